@@ -1,0 +1,272 @@
+"""The store's port: what a run's host asks of durable history, and every answer it may get.
+
+A store keeps, per run, an append-only list of rows (one row an append, a hash chain over them), the run's index row,
+the effect ledger, owner rows of hosts, content-addressed blobs and kill switches. Everything that one append carries
+commits in one transaction or not at all. Answers that a caller must tell apart are types, not exceptions; exceptions
+are ``StoreError`` (the store can't say) and mean: nothing is known to be committed, read before you act again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Literal, Protocol
+
+import msgspec
+
+from ..runtime.ledger import Claim, LedgerRow, RunIndex, Settlement
+
+APPEND_SCHEMA_VERSION = 1
+"""Version of the envelope and of the event shapes; a log of a newer version is refused."""
+
+BODY_INLINE_BYTES_MAX = 16 * 1024
+"""A longer body becomes a content-addressed blob, committed before the row that refers to it."""
+
+HOST_VALID_MS = 10_000
+"""How long an owner row holds after its last renewal. Hosts renew every 2 s and stop themselves after 8 s without."""
+
+
+class NewRun(msgspec.Struct, frozen=True, kw_only=True):
+    """Carried by the first append of a run only (expected_seq 0)."""
+
+    tenant: str
+    agent: str
+    operation_id: str
+    parent_id: str = ""
+    root_id: str = ""
+
+
+class Append(msgspec.Struct, frozen=True, kw_only=True):
+    """One atomic change of one run.
+
+    ``append_id`` makes it idempotent with (run, expected_seq). ``hash`` is the new chain head, computed by
+    ``chain.append_hash`` over ``prev_hash``, the envelope and ``body`` (the bytes stored are the bytes hashed).
+    ``release``: the host gives the run up in this append. ``ready``: the run has something to do and no host.
+    ``wake_runs``: other runs to mark ready (a parent). ``blobs``: committed first, each at most 256 KiB a chunk.
+    """
+
+    run_id: str
+    expected_seq: int
+    epoch: int
+    append_id: bytes
+    at_ms: int
+    causation: str
+    body: bytes
+    event_count: int
+    prev_hash: bytes
+    hash: bytes
+    index: RunIndex
+    host_id: str = ""
+    create: NewRun | None = None
+    claim: Claim | None = None
+    settlements: tuple[Settlement, ...] = ()
+    release: bool = False
+    ready: bool = False
+    wake_runs: tuple[str, ...] = ()
+    blobs: tuple[tuple[bytes, bytes], ...] = ()
+
+
+class Appended(msgspec.Struct, frozen=True, tag="appended"):
+    """Committed now. ``seq`` is the run's new last seq."""
+
+    seq: int
+    now_ms: int
+
+
+class AlreadyDone(msgspec.Struct, frozen=True, tag="already_done"):
+    """The same append (run, expected_seq, append_id) was committed before; nothing was written now."""
+
+    seq: int
+    now_ms: int
+
+
+class Conflict(msgspec.Struct, frozen=True, tag="conflict"):
+    """Another append took this place: the caller isn't the run's writer (any more) and must forget the run."""
+
+    seq: int
+
+
+class Fenced(msgspec.Struct, frozen=True, tag="fenced"):
+    """The run has a newer epoch: the caller is a ghost and must forget the run."""
+
+    epoch: int
+
+
+class ClaimTaken(msgspec.Struct, frozen=True, tag="claim_taken"):
+    """The claimed key is held; nothing was appended."""
+
+    row: LedgerRow
+
+
+AppendAnswer = Appended | AlreadyDone | Conflict | Fenced | ClaimTaken
+
+
+class StoredAppend(msgspec.Struct, frozen=True, kw_only=True):
+    """One row of the log as stored. Events are ``first_seq … first_seq + event_count - 1``."""
+
+    run_id: str
+    first_seq: int
+    event_count: int
+    epoch: int
+    append_id: bytes
+    at_ms: int
+    causation: str
+    schema_version: int
+    body: bytes
+    hash: bytes
+
+
+class RunRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A run's index row. ``owner`` is the host id, empty when no host has the run."""
+
+    run_id: str
+    tenant: str
+    agent: str
+    operation_id: str
+    parent_id: str
+    root_id: str
+    created_at_ms: int
+    updated_at_ms: int
+    seq: int
+    epoch: int
+    head: bytes
+    index: RunIndex
+    owner: str
+    ready: bool
+    damaged: str = ""
+
+
+class HostRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One process that hosts runs. ``boot_id`` and ``pid_start`` tell a reused pid from the same process."""
+
+    host_id: str
+    node: str
+    pid: int
+    pid_start: int
+    boot_id: str
+    expires_at_ms: int = 0
+
+
+class Acquired(msgspec.Struct, frozen=True, tag="acquired"):
+    """The run is the caller's under a new epoch. ``died`` is True if its previous host still held it (expired or
+    proven dead): the caller appends ``run_resumed`` before anything else."""
+
+    epoch: int
+    seq: int
+    head: bytes
+    died: bool
+
+
+class Owned(msgspec.Struct, frozen=True, tag="owned"):
+    """Another live host has the run."""
+
+    by: HostRow
+
+
+class NotFound(msgspec.Struct, frozen=True, tag="not_found"):
+    """No such run."""
+
+
+AcquireAnswer = Acquired | Owned | NotFound
+
+
+class RunFilter(msgspec.Struct, frozen=True, kw_only=True):
+    """All given fields must match. ``after`` is the run_id that the last page ended with. Newest first."""
+
+    tenant: str | None = None
+    status: str | None = None
+    agent: str | None = None
+    operation_id: str | None = None
+    waiting_for_prefix: str | None = None
+    root_id: str | None = None
+    after: str = ""
+    limit: int = 100
+
+
+class Switch(msgspec.Struct, frozen=True, kw_only=True):
+    """A kill switch that is on. ``target`` is empty for global, else the tenant's or tool's name."""
+
+    scope: Literal["global", "tenant", "tool"]
+    target: str
+    by: str
+    reason: str
+    at_ms: int
+
+
+SubmitHandler = Callable[[str, str, bytes], Awaitable[bytes]]
+"""(run_id, command_id, encoded command) -> encoded answer; called in the owner process for outside commands."""
+
+ReadyListener = Callable[[Sequence[str]], None]
+"""Called (on the store's event loop) after a commit made these runs ready, or changed a ledger row they wait for."""
+
+
+class EventStore(Protocol):
+    """Durable history. All methods but ``now_ms`` may raise ``StoreError``; none holds a lock across calls."""
+
+    def now_ms(self) -> int:
+        """The store's time in Unix milliseconds; never falls within a process."""
+        ...
+
+    async def append(self, request: Append) -> AppendAnswer: ...
+
+    async def read(self, run_id: str, *, after_seq: int = 0, rows_max: int = 1_000) -> list[StoredAppend]:
+        """Rows whose first_seq is above ``after_seq``, in order, at most ``rows_max``; bodies that were spilled to a
+        blob are returned as stored (``codec`` resolves them through ``get_blob``)."""
+        ...
+
+    async def run(self, run_id: str) -> RunRow | None: ...
+
+    async def runs(self, where: RunFilter) -> list[RunRow]: ...
+
+    async def put_blob(self, data: bytes) -> bytes:
+        """Store by content, return the sha256. Idempotent."""
+        ...
+
+    async def get_blob(self, sha256: bytes) -> bytes | None: ...
+
+    async def ledger_row(self, tenant: str, key: bytes) -> LedgerRow | None: ...
+
+    async def unknown_effects(self, tenant: str | None = None, limit: int = 100) -> list[LedgerRow]: ...
+
+    async def register_host(self, host: HostRow) -> None: ...
+
+    async def renew_host(self, host_id: str) -> bool:
+        """False if the row is gone: the caller must stop dispatching and exit."""
+        ...
+
+    async def drop_host(self, host_id: str) -> None:
+        """Remove the owner row; its runs become ready."""
+        ...
+
+    async def hosts(self) -> list[HostRow]: ...
+
+    async def acquire(self, run_id: str, host_id: str, *, dead_hosts: Sequence[str] = ()) -> AcquireAnswer:
+        """Take a run: allowed if it has no owner, the owner row is gone or expired, or the owner is in ``dead_hosts``
+        (the caller proved the death). Raises the epoch and clears ``ready``."""
+        ...
+
+    async def release(self, run_id: str, host_id: str, epoch: int, *, ready: bool) -> None:
+        """Give a run up without an append; a no-op if the caller isn't the owner under that epoch."""
+        ...
+
+    async def ready_runs(self, limit: int = 100) -> list[str]:
+        """Runs without a live host that have something to do: marked ready, due by ``wake_at_ms``, or left by a host
+        whose owner row expired. Oldest first."""
+        ...
+
+    async def next_wake_ms(self) -> int | None:
+        """The earliest ``wake_at_ms`` of a run without a host."""
+        ...
+
+    async def mark_damaged(self, run_id: str, reason: str) -> None:
+        """Written to the run's row, never to a damaged log."""
+        ...
+
+    async def switches(self) -> list[Switch]: ...
+
+    async def set_switch(self, switch: Switch, *, on: bool) -> None: ...
+
+    async def submit(self, run_id: str, command_id: str, command: bytes) -> bytes:
+        """Hand an outside command to the owner process's handler; the answer is its encoded answer."""
+        ...
+
+    async def close(self) -> None: ...

@@ -1,0 +1,84 @@
+"""The effect ledger as plain data: rows, claims and settlements.
+
+One row per (tenant, idempotency key). A row says what became of one business intent; whoever proposes the same
+intent again, under whatever call id, meets the row. The rows live in the store and change only inside the append
+that carries the matching event, so log and ledger can't drift apart. What to do about a row is decided in
+``effects.py``; nothing here decides.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+LedgerStatus = Literal["waiting_approval", "in_flight", "succeeded", "unknown"]
+"""``waiting_approval``: an approval was requested, nothing sent. ``in_flight``: an intent is on record. ``succeeded``:
+the effect happened, its result is in the row. ``unknown``: it may have happened; see reconciliation. A key whose
+attempt failed with proof that nothing took effect has no row: it is free."""
+
+
+class LedgerRow(msgspec.Struct, frozen=True, kw_only=True):
+    """What the store knows about one idempotency key. ``at_ms`` is the store time of the last change."""
+
+    tenant: str
+    key: bytes
+    tool: str
+    status: LedgerStatus
+    intent_sha256: bytes
+    args_sha256: bytes
+    run_id: str
+    call_id: str
+    attempt: int
+    epoch: int
+    valid_until_ms: int
+    at_ms: int
+    result: bytes | None = None
+    result_sha256: bytes | None = None
+
+
+class Claim(msgspec.Struct, frozen=True, kw_only=True):
+    """Take a key in the append of the approval request (``approval``) or of the intent (``intent``).
+
+    Succeeds if the key has no row, or its row is held by the same (run, call) and isn't ``succeeded``. Otherwise the
+    append answers ``ClaimTaken`` with the row and appends nothing. At most one claim an append.
+    """
+
+    tenant: str
+    key: bytes
+    tool: str
+    call_id: str
+    kind: Literal["approval", "intent"]
+    intent_sha256: bytes
+    args_sha256: bytes
+    attempt: int
+    valid_until_ms: int
+
+
+class Settlement(msgspec.Struct, frozen=True, kw_only=True):
+    """Change a row that this (run, call) holds, in the append that carries the fact.
+
+    ``free`` removes the row (proof that nothing took effect, a reject, a lapse, a cancel before any attempt). Runs that
+    wait for the key become ready in the same transaction. A row held by another (run, call) isn't touched.
+    """
+
+    tenant: str
+    key: bytes
+    call_id: str
+    to: Literal["succeeded", "unknown", "in_flight", "free"]
+    result: bytes | None = None
+    result_sha256: bytes | None = None
+
+
+class RunIndex(msgspec.Struct, frozen=True, kw_only=True):
+    """The derived row that lists and timers read; rebuilt from the log at any time, never trusted over it.
+
+    ``wake_at_ms`` is store time in milliseconds; None means no timer. ``waiting_for`` is empty or one of
+    ``approval:<id>``, ``key:<hex>``, ``timer``, ``person:<call id>`` (an unknown effect), the first that applies.
+    """
+
+    status: str
+    outcome: str = ""
+    reason: str = ""
+    waiting_for: str = ""
+    wake_at_ms: int | None = None
