@@ -157,30 +157,31 @@ def sleeps_in_tests(path: Path, text: str) -> Iterator[str]:
                 yield f"line {node.lineno}: a sleep; wait on a signal or move the clock"
 
 
+def imported(text: str) -> Iterator[tuple[int, str]]:
+    """(line, dotted name) of each absolute import, wherever it stands in the file."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.ImportFrom) and node.level == 0:
+            yield node.lineno, node.module or ""
+        elif isinstance(node, ast.Import):
+            for name in node.names:
+                yield node.lineno, name.name
+
+
 def absolute_imports_inside(path: Path, text: str) -> Iterator[str]:
     if not in_package(path) or path.suffix != ".py":
         return
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.ImportFrom):
-            names = [node.module or ""] if node.level == 0 else []
-        elif isinstance(node, ast.Import):
-            names = [name.name for name in node.names]
-        else:
-            continue
-        for name in names:
-            if name.partition(".")[0] in {"boundloop", *packages()}:
-                yield f"line {node.lineno}: imports {name}; inside the package imports are relative"
+    for line, name in imported(text):
+        if name.partition(".")[0] in {"boundloop", *packages()}:
+            yield f"line {line}: imports {name}; inside the package imports are relative"
 
 
 def ray_outside_its_files(path: Path, text: str) -> Iterator[str]:
     allowed = path.parts[0] == "actors" and path.name.startswith("ray_")
     if not in_package(path) or allowed or path.suffix != ".py":
         return
-    for node in ast.walk(ast.parse(text)):
-        names = [node.module or ""] if isinstance(node, ast.ImportFrom) and node.level == 0 else []
-        names += [name.name for name in node.names] if isinstance(node, ast.Import) else []
-        if any(name.partition(".")[0] == "ray" for name in names):
-            yield f"line {note.lineno}: only actors/ray_*.py import Ray"
+    for line, name in imported(text):
+        if name.partition(".")[0] == "ray":
+            yield f"line {line}: only actors/ray_*.py import Ray"
 
 
 IGNORE = re.compile(
