@@ -11,7 +11,7 @@ check:
 	$(bin)/ruff format --check .
 	$(bin)/lint-imports
 	$(bin)/mypy
-	$(bin)/pyright
+	$(bin)/pyright --pythonpath $(bin)/python
 
 test:
 	$(bin)/python -m pytest

@@ -83,9 +83,12 @@ def test_sdist_takes_each_package_and_the_tests() -> None:
     assert {f"/{name}" for name in packages() | NOT_PACKAGED} <= included
 
 
-def test_pyright_walks_each_package() -> None:
-    included = set(project()["tool"]["pyright"]["include"])
-    assert included == {"src/boundloop", "tests", "bench"} | {f"src/boundloop/{name}" for name in packages()}
+def test_type_checkers_walk_each_package_and_what_uses_it() -> None:
+    users = {name for name in ("tests", "bench", "examples") if any((ROOT / name).rglob("*.py"))}
+    assert {f"src/boundloop/{name}" for name in packages()} | {"src/boundloop"} | users <= set(
+        project()["tool"]["pyright"]["include"]
+    )
+    assert users | {"src"} <= set(project()["tool"]["mypy"]["files"])
 
 
 def test_import_contract_places_each_package() -> None:
@@ -332,14 +335,14 @@ def test_the_tree_keeps_the_rule(rule: Rule) -> None:
 README = "text\n<!-- ci:test -->\n```sh\npython3 -m pytest\n```\n\n```sh\nother\n```\n"
 
 
-def readme_command(folder: Path, text: str) -> subprocess.CompletedProcess[str]:
+def readme_command(folder: Path, text: str, *name: str) -> subprocess.CompletedProcess[str]:
     (folder / "README.md").write_text(text)
-    command = [sys.executable, str(ROOT / ".ci/readme_commands.py"), str(folder / "README.md"), "test"]
+    command = [sys.executable, str(ROOT / ".ci/readme_commands.py"), str(folder / "README.md"), *name]
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
 
 
 def test_readme_command_is_the_block_below_its_mark(tmp_path: Path) -> None:
-    assert readme_command(tmp_path, README).stdout == "python3 -m pytest\n"
+    assert readme_command(tmp_path, README, "test").stdout.strip() == "python3 -m pytest"
 
 
 @pytest.mark.parametrize(
@@ -353,6 +356,15 @@ def test_readme_command_is_the_block_below_its_mark(tmp_path: Path) -> None:
     ids=["no mark", "two marks", "mark apart from its block", "empty block"],
 )
 def test_readme_without_exactly_one_command_is_an_error(tmp_path: Path, text: str) -> None:
-    done = readme_command(tmp_path, text)
+    done = readme_command(tmp_path, text, "test")
     assert (done.returncode, done.stdout) == (1, "")
     assert "ci:test" in done.stderr
+
+
+def test_readme_commands_are_listed_in_order(tmp_path: Path) -> None:
+    done = readme_command(tmp_path, README.replace("ci:test", "ci:demo") + README)
+    assert done.stdout.split() == ["demo", "test"]
+
+
+def test_readme_without_a_test_command_is_an_error(tmp_path: Path) -> None:
+    assert readme_command(tmp_path, README.replace("ci:test", "ci:demo")).returncode == 1
