@@ -1,0 +1,366 @@
+"""The reference store, in this process's memory: what every other store must answer.
+
+It is shipped: for tests, simulation and runs that nobody needs tomorrow. Each method runs to its end without giving
+up the event loop, so each is a transaction. Nothing survives the process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from hashlib import sha256
+
+import msgspec
+
+from ..runtime.errors import RunNotFound, StoreError
+from ..runtime.ledger import Claim, LedgerRow, RunIndex, Settlement
+from .chain import check_append
+from .clock import StoreClock
+from .port import (
+    APPEND_SCHEMA_VERSION,
+    HOST_VALID_MS,
+    AcquireAnswer,
+    Acquired,
+    AlreadyDone,
+    Append,
+    AppendAnswer,
+    Appended,
+    ClaimTaken,
+    Conflict,
+    Fenced,
+    HostRow,
+    NotFound,
+    Owned,
+    ReadyListener,
+    RunFilter,
+    RunRow,
+    StoredAppend,
+    SubmitHandler,
+    Switch,
+)
+from .rules import accepts_claim, claimed_row, is_ended, lost_wake, settled_row, waits_for_key
+
+
+class _Run:
+    """One run's row and its log. ``ready_at_ms`` is None when the run has nothing to do."""
+
+    __slots__ = ("log", "place", "ready_at_ms", "row")
+
+    def __init__(self, row: RunRow, place: int) -> None:
+        self.row = row
+        self.place = place
+        self.log: list[StoredAppend] = []
+        self.ready_at_ms: int | None = None
+
+
+class MemoryStore:
+    """``memory://``. ``clock`` gives Unix milliseconds; the default one never falls."""
+
+    def __init__(
+        self,
+        *,
+        clock: Callable[[], int] | None = None,
+        on_submit: SubmitHandler | None = None,
+        on_ready: ReadyListener | None = None,
+    ) -> None:
+        self.on_submit = on_submit
+        self.on_ready = on_ready
+        self._clock = clock or StoreClock().now_ms
+        self._last_ms = 0
+        self._runs: dict[str, _Run] = {}
+        self._ledger: dict[tuple[str, bytes], LedgerRow] = {}
+        self._blobs: dict[bytes, bytes] = {}
+        self._hosts: dict[str, HostRow] = {}
+        self._switches: dict[tuple[str, str], Switch] = {}
+
+    def now_ms(self) -> int:
+        self._last_ms = max(self._last_ms, self._clock())
+        return self._last_ms
+
+    # --- the log ---------------------------------------------------------------------------------------------------
+
+    async def append(self, request: Append) -> AppendAnswer:
+        check_append(request)
+        now_ms = self.now_ms()
+        run = self._runs.get(request.run_id)
+        refusal = self._refusal(request, run, now_ms)
+        if refusal is not None:
+            return refusal
+        if request.claim is not None:
+            held = self._ledger.get((request.claim.tenant, request.claim.key))
+            if not accepts_claim(held, request.run_id, request.claim.call_id):
+                assert held is not None
+                return ClaimTaken(held)
+        self._blobs.update(request.blobs)
+        if run is None:
+            run = self._runs[request.run_id] = _Run(_new_row(request), len(self._runs))
+        woken = self._write(request, run, now_ms)
+        self._notify(woken)
+        return Appended(run.row.seq, now_ms)
+
+    def _refusal(self, request: Append, run: _Run | None, now_ms: int) -> AppendAnswer | None:
+        if run is None:
+            return None if request.create is not None else Conflict(0)
+        row = run.row
+        if request.epoch < row.epoch:
+            return Fenced(row.epoch)
+        if request.epoch == row.epoch and request.expected_seq == row.seq and request.prev_hash == row.head:
+            return None
+        for stored in run.log:
+            if stored.first_seq == request.expected_seq + 1 and stored.hash == request.hash:
+                return AlreadyDone(request.expected_seq + stored.event_count, now_ms)
+        return Conflict(row.seq)
+
+    def _write(self, request: Append, run: _Run, now_ms: int) -> list[str]:
+        before = run.row.index
+        seq = request.expected_seq + request.event_count
+        run.log.append(
+            StoredAppend(
+                run_id=request.run_id,
+                first_seq=request.expected_seq + 1,
+                event_count=request.event_count,
+                epoch=request.epoch,
+                append_id=request.append_id,
+                at_ms=request.at_ms,
+                causation=request.causation,
+                schema_version=APPEND_SCHEMA_VERSION,
+                body=request.body,
+                hash=request.hash,
+            )
+        )
+        run.row = msgspec.structs.replace(
+            run.row,
+            seq=seq,
+            epoch=request.epoch,
+            head=request.hash,
+            updated_at_ms=request.at_ms,
+            index=request.index,
+            owner="" if request.release else run.row.owner,
+        )
+        if is_ended(request.index) or not (request.release or request.ready):
+            run.ready_at_ms = None
+        woken: dict[str, None] = {}
+        if request.claim is not None:
+            self._claim(request, request.claim, now_ms)
+        for settlement in request.settlements:
+            woken.update(dict.fromkeys(self._settle(request.run_id, settlement, now_ms)))
+        woken.update(dict.fromkeys(request.wake_runs))
+        if request.ready or self._misses_a_wake(run.row.tenant, request.run_id, before, request.index):
+            woken[request.run_id] = None
+        return [run_id for run_id in woken if self._wake(run_id, now_ms)]
+
+    def _claim(self, request: Append, claim: Claim, now_ms: int) -> None:
+        self._ledger[claim.tenant, claim.key] = claimed_row(claim, request.run_id, request.epoch, now_ms)
+
+    def _settle(self, run_id: str, settlement: Settlement, now_ms: int) -> list[str]:
+        place = settlement.tenant, settlement.key
+        held = self._ledger.get(place)
+        if held is None or (held.run_id, held.call_id) != (run_id, settlement.call_id):
+            return []
+        row = settled_row(held, settlement, now_ms)
+        if row is None:
+            del self._ledger[place]
+        else:
+            self._ledger[place] = row
+        waiting_for = waits_for_key(settlement.key)
+        return [
+            other
+            for other, run in self._runs.items()
+            if run.row.tenant == settlement.tenant and run.row.index.waiting_for == waiting_for
+        ]
+
+    def _misses_a_wake(self, tenant: str, run_id: str, before: RunIndex, after: RunIndex) -> bool:
+        key = lost_wake(before, after)
+        if key is None:
+            return False
+        held = self._ledger.get((tenant, key))
+        return held is None or held.status == "succeeded"
+
+    def _wake(self, run_id: str, now_ms: int) -> bool:
+        run = self._runs.get(run_id)
+        if run is None or is_ended(run.row.index):
+            return False
+        if run.ready_at_ms is None:
+            run.ready_at_ms = now_ms
+        return True
+
+    def _notify(self, run_ids: list[str]) -> None:
+        if run_ids and self.on_ready is not None:
+            self.on_ready(run_ids)
+
+    async def read(self, run_id: str, *, after_seq: int = 0, rows_max: int = 1_000) -> list[StoredAppend]:
+        run = self._runs.get(run_id)
+        if run is None:
+            return []
+        return [row for row in run.log if row.first_seq > after_seq][:rows_max]
+
+    # --- rows of runs ----------------------------------------------------------------------------------------------
+
+    async def run(self, run_id: str) -> RunRow | None:
+        run = self._runs.get(run_id)
+        return None if run is None else _shown(run)
+
+    async def runs(self, where: RunFilter) -> list[RunRow]:
+        after = self._runs.get(where.after)
+        if where.after and after is None:
+            raise RunNotFound(where.after)
+        found: list[RunRow] = []
+        for run in reversed(self._runs.values()):
+            if len(found) >= where.limit:
+                break
+            if (after is None or run.place < after.place) and _matches(run.row, where):
+                found.append(_shown(run))
+        return found
+
+    async def mark_damaged(self, run_id: str, reason: str) -> None:
+        run = self._runs.get(run_id)
+        if run is None:
+            raise RunNotFound(run_id)
+        run.row = msgspec.structs.replace(run.row, damaged=reason)
+
+    # --- blobs and the ledger --------------------------------------------------------------------------------------
+
+    async def put_blob(self, data: bytes) -> bytes:
+        digest = sha256(data).digest()
+        self._blobs[digest] = data
+        return digest
+
+    async def get_blob(self, sha256: bytes) -> bytes | None:
+        return self._blobs.get(sha256)
+
+    async def ledger_row(self, tenant: str, key: bytes) -> LedgerRow | None:
+        return self._ledger.get((tenant, key))
+
+    async def unknown_effects(self, tenant: str | None = None, limit: int = 100) -> list[LedgerRow]:
+        rows = [
+            row for row in self._ledger.values() if row.status == "unknown" and tenant in (None, row.tenant)
+        ]
+        return sorted(rows, key=lambda row: row.at_ms)[:limit]
+
+    # --- hosts and ownership ---------------------------------------------------------------------------------------
+
+    async def register_host(self, host: HostRow) -> None:
+        self._hosts[host.host_id] = msgspec.structs.replace(host, expires_at_ms=self.now_ms() + HOST_VALID_MS)
+
+    async def renew_host(self, host_id: str) -> bool:
+        host = self._hosts.get(host_id)
+        if host is None:
+            return False
+        self._hosts[host_id] = msgspec.structs.replace(host, expires_at_ms=self.now_ms() + HOST_VALID_MS)
+        return True
+
+    async def drop_host(self, host_id: str) -> None:
+        self._hosts.pop(host_id, None)
+        now_ms = self.now_ms()
+        woken: list[str] = []
+        for run_id, run in self._runs.items():
+            if run.row.owner == host_id:
+                run.row = msgspec.structs.replace(run.row, owner="")
+                if self._wake(run_id, now_ms):
+                    woken.append(run_id)
+        self._notify(woken)
+
+    async def hosts(self) -> list[HostRow]:
+        return sorted(self._hosts.values(), key=lambda host: host.host_id)
+
+    async def acquire(self, run_id: str, host_id: str, *, dead_hosts: Sequence[str] = ()) -> AcquireAnswer:
+        run = self._runs.get(run_id)
+        if run is None:
+            return NotFound()
+        holder = self._live_owner(run.row.owner)
+        if holder is not None and holder.host_id not in dead_hosts:
+            return Owned(holder)
+        died = run.row.owner != ""
+        run.row = msgspec.structs.replace(run.row, epoch=run.row.epoch + 1, owner=host_id)
+        run.ready_at_ms = None
+        return Acquired(run.row.epoch, run.row.seq, run.row.head, died)
+
+    def _live_owner(self, host_id: str) -> HostRow | None:
+        host = self._hosts.get(host_id)
+        return host if host is not None and host.expires_at_ms > self.now_ms() else None
+
+    async def release(self, run_id: str, host_id: str, epoch: int, *, ready: bool) -> None:
+        run = self._runs.get(run_id)
+        if run is None or host_id == "" or (run.row.owner, run.row.epoch) != (host_id, epoch):
+            return
+        run.row = msgspec.structs.replace(run.row, owner="")
+        if ready and self._wake(run_id, self.now_ms()):
+            self._notify([run_id])
+
+    async def ready_runs(self, limit: int = 100) -> list[str]:
+        now_ms = self.now_ms()
+        found: list[tuple[int, int, str]] = []
+        for run_id, run in self._runs.items():
+            row = run.row
+            if row.damaged or self._live_owner(row.owner) is not None:
+                continue
+            wake_at_ms = row.index.wake_at_ms
+            if run.ready_at_ms is not None:
+                found.append((run.ready_at_ms, run.place, run_id))
+            elif wake_at_ms is not None and wake_at_ms <= now_ms:
+                found.append((wake_at_ms, run.place, run_id))
+            elif row.owner:
+                found.append((row.updated_at_ms, run.place, run_id))
+        return [run_id for _, _, run_id in sorted(found)[:limit]]
+
+    async def next_wake_ms(self) -> int | None:
+        wakes = [
+            run.row.index.wake_at_ms
+            for run in self._runs.values()
+            if run.row.index.wake_at_ms is not None and run.row.owner == "" and not run.row.damaged
+        ]
+        return min(wakes, default=None)
+
+    # --- switches and outside commands -----------------------------------------------------------------------------
+
+    async def switches(self) -> list[Switch]:
+        return [self._switches[place] for place in sorted(self._switches)]
+
+    async def set_switch(self, switch: Switch, *, on: bool) -> None:
+        if on:
+            self._switches[switch.scope, switch.target] = switch
+        else:
+            self._switches.pop((switch.scope, switch.target), None)
+
+    async def submit(self, run_id: str, command_id: str, command: bytes) -> bytes:
+        if self.on_submit is None:
+            raise StoreError("no_submit_handler", "the owner of this store takes no outside commands")
+        return await self.on_submit(run_id, command_id, command)
+
+    async def close(self) -> None:
+        """Nothing to give back; the data goes with the object."""
+
+
+def _new_row(request: Append) -> RunRow:
+    create = request.create
+    assert create is not None
+    return RunRow(
+        run_id=request.run_id,
+        tenant=create.tenant,
+        agent=create.agent,
+        operation_id=create.operation_id,
+        parent_id=create.parent_id,
+        root_id=create.root_id,
+        created_at_ms=request.at_ms,
+        updated_at_ms=request.at_ms,
+        seq=0,
+        epoch=request.epoch,
+        head=request.prev_hash,
+        index=RunIndex(status=""),
+        owner=request.host_id,
+        ready=False,
+    )
+
+
+def _shown(run: _Run) -> RunRow:
+    return msgspec.structs.replace(run.row, ready=run.ready_at_ms is not None)
+
+
+def _matches(row: RunRow, where: RunFilter) -> bool:
+    return (
+        where.tenant in (None, row.tenant)
+        and where.status in (None, row.index.status)
+        and where.agent in (None, row.agent)
+        and where.operation_id in (None, row.operation_id)
+        and where.root_id in (None, row.root_id)
+        and (where.waiting_for_prefix is None or row.index.waiting_for.startswith(where.waiting_for_prefix))
+    )
