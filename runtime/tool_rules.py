@@ -1,0 +1,135 @@
+"""What a tool's declaration may not say at once."""
+
+from __future__ import annotations
+
+from typing import Final, cast, get_args
+
+from .canonical import CanonicalRefused
+from .errors import DeclarationError, IrreversibleNeedsKey
+from .tool_definition import ApprovalRule, FarSide, Fence, Risk, ToolDefinition
+
+TIMEOUT_MS_MAX: Final = 86_400_000
+QUICK_MS_MAX: Final = 50
+RESULT_BYTES_MAX: Final = 1_048_576
+ATTEMPTS_MAX: Final = 100
+COST_MICROS_MAX: Final = 2**53
+DESCRIPTION_CHARS_MAX: Final = 8_192
+LABEL_CHARS_MAX: Final = 128
+
+
+def refuse_contradictions(definition: ToolDefinition, *, is_async: bool) -> None:
+    """Raise `DeclarationError` for the first contradiction; `path` is the tool's name and the field."""
+    _refuse_unknown_words(definition)
+    _refuse_numbers(definition)
+    _refuse_labels(definition)
+    if definition.is_effect:
+        _refuse_effect(definition)
+    else:
+        _refuse_read(definition)
+    _refuse_fields(definition)
+    if definition.quick and definition.timeout_ms > QUICK_MS_MAX:
+        raise _refusal(
+            definition, "timeout_ms", "quick_timeout", f"a quick read takes at most {QUICK_MS_MAX} ms"
+        )
+    if definition.inline and not is_async:
+        raise _refusal(definition, "inline", "inline_sync", "inline tools are async and never block")
+    if definition.query_authoritative and not definition.has_query:
+        raise _refusal(definition, "query_authoritative", "query_missing", "needs a query handler")
+    try:
+        _ = definition.definition_sha256
+    except CanonicalRefused as error:
+        raise _refusal(definition, error.path, "not_canonical", error.message) from error
+
+
+def _refusal(definition: ToolDefinition, field: str, code: str, message: str) -> DeclarationError:
+    return DeclarationError(code, message, path=f"{definition.name}.{field}")
+
+
+def _refuse_unknown_words(definition: ToolDefinition) -> None:
+    for field, kind in (("risk", Risk), ("far_side", FarSide), ("approval", ApprovalRule), ("fence", Fence)):
+        words = get_args(kind)
+        if getattr(definition, field) not in words:
+            raise _refusal(definition, field, f"unknown_{field}", f"one of {', '.join(words)}")
+
+
+def _refuse_numbers(definition: ToolDefinition) -> None:
+    bounds = {
+        "timeout_ms": (1, TIMEOUT_MS_MAX),
+        "result_bytes_max": (1, RESULT_BYTES_MAX),
+        "max_attempts": (1, ATTEMPTS_MAX),
+        "cost_micros": (0, COST_MICROS_MAX),
+    }
+    for field, (low, high) in bounds.items():
+        value = cast(object, getattr(definition, field))
+        if type(value) is not int or not low <= value <= high:
+            raise _refusal(definition, field, "out_of_bounds", f"an integer from {low} to {high}")
+
+
+def _refuse_labels(definition: ToolDefinition) -> None:
+    if len(definition.description) > DESCRIPTION_CHARS_MAX:
+        raise _refusal(definition, "description", "too_long", f"at most {DESCRIPTION_CHARS_MAX} characters")
+    for field in ("version", "effect_version", "pool", "group", "handler_revision"):
+        value = cast(object, getattr(definition, field))
+        if value is None and field == "group":
+            continue
+        may_be_empty = field == "handler_revision"
+        if not isinstance(value, str) or not (may_be_empty or value) or len(value) > LABEL_CHARS_MAX:
+            raise _refusal(definition, field, "bad_label", f"text of 1 to {LABEL_CHARS_MAX} characters")
+
+
+def _refuse_effect(definition: ToolDefinition) -> None:
+    key = cast(object, definition.key)
+    if definition.risk == "irreversible" and (not isinstance(key, tuple) or not key):
+        raise IrreversibleNeedsKey(definition.name)
+    if key is None or key == ():
+        raise _refusal(
+            definition, "key", "effect_needs_key", 'name the fields that make two calls one intent, or "call"'
+        )
+    if isinstance(key, str) and key not in ("arguments", "call"):
+        raise _refusal(definition, "key", "unknown_key", 'a tuple of fields, "arguments" or "call"')
+    if not isinstance(key, str | tuple):
+        raise _refusal(definition, "key", "unknown_key", 'a tuple of fields, "arguments" or "call"')
+    if definition.quick:
+        raise _refusal(definition, "quick", "quick_effect", "only reads are quick; effects travel alone")
+    if definition.far_side == "queryable" and not definition.has_query:
+        raise _refusal(definition, "query", "query_missing", "a queryable far side needs a query handler")
+    if definition.fence == "store" and definition.risk != "irreversible":
+        raise _refusal(
+            definition, "fence", "fence_needs_irreversible", "only irreversible tools ask for the fence"
+        )
+
+
+def _refuse_read(definition: ToolDefinition) -> None:
+    if definition.key is not None:
+        raise _refusal(definition, "key", "read_has_key", "a read has no idempotency key")
+    if definition.far_side != "none":
+        raise _refusal(definition, "far_side", "read_has_far_side", "a read leaves nothing at a far side")
+    if definition.has_query:
+        raise _refusal(definition, "query", "read_has_query", "a read has no effect to query for")
+    if definition.fence != "none":
+        raise _refusal(
+            definition, "fence", "fence_needs_irreversible", "only irreversible tools ask for the fence"
+        )
+
+
+def _refuse_fields(definition: ToolDefinition) -> None:
+    members = cast("dict[str, object]", definition.parameters.get("properties", {}))
+    required = cast("list[str]", definition.parameters.get("required", []))
+    for name in definition.incidental:
+        if name not in members:
+            raise _refusal(definition, f"incidental.{name}", "incidental_unknown", "no such parameter")
+    if not isinstance(definition.key, tuple):
+        return
+    if len(set(definition.key)) < len(definition.key):
+        raise _refusal(definition, "key", "key_repeated", "a field is named twice")
+    for name in definition.key:
+        if name not in members:
+            raise _refusal(definition, f"key.{name}", "key_unknown", "no such parameter")
+        if name in definition.incidental:
+            raise _refusal(
+                definition, f"key.{name}", "key_incidental", "an incidental field can't make an intent"
+            )
+        if name not in required:
+            raise _refusal(
+                definition, f"key.{name}", "key_optional", "left out, two intents would share a key"
+            )

@@ -1,0 +1,62 @@
+"""The tools of an application, by name, in the order given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+from .errors import DuplicateTool, UnknownTool
+from .tool import ToolDefinition, ToolSpec, tool_spec
+
+
+class Toolbox(Mapping[str, ToolSpec]):
+    """An immutable mapping from name to `ToolSpec`.
+
+    Raises `DuplicateTool` for two tools of one name, whether or not they are the same function, and
+    `DeclarationError` for what isn't declared with `@tool`.
+    """
+
+    __slots__ = ("_specs",)
+
+    def __init__(self, tools: Iterable[Callable[..., Any] | ToolSpec] = ()) -> None:
+        specs: dict[str, ToolSpec] = {}
+        for declared in tools:
+            spec = tool_spec(declared)
+            if spec.name in specs:
+                raise DuplicateTool(spec.name)
+            specs[spec.name] = spec
+        self._specs = specs
+
+    def __getitem__(self, name: str) -> ToolSpec:
+        return self._specs[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._specs)
+
+    def __len__(self) -> int:
+        return len(self._specs)
+
+    def __repr__(self) -> str:
+        return f"Toolbox({', '.join(self._specs)})"
+
+    @property
+    def definitions(self) -> tuple[ToolDefinition, ...]:
+        """All definitions, in order."""
+        return tuple(spec.definition for spec in self._specs.values())
+
+    def subset(self, names: Iterable[str]) -> Toolbox:
+        """The toolbox of only these tools, in this toolbox's order; raises `UnknownTool` for a name it lacks."""
+        wanted = frozenset(names)
+        for name in sorted(wanted - self._specs.keys()):
+            raise UnknownTool(name)
+        return Toolbox(spec for spec in self._specs.values() if spec.name in wanted)
+
+    def offered(
+        self, permissions: frozenset[str], names: frozenset[str] | None = None
+    ) -> tuple[ToolDefinition, ...]:
+        """What a principal with `permissions` may be offered: tools all of whose permissions it has, of `names`."""
+        return tuple(
+            definition
+            for definition in self.definitions
+            if permissions.issuperset(definition.permissions) and (names is None or definition.name in names)
+        )
