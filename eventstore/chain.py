@@ -50,6 +50,9 @@ def check_append(request: Append) -> None:
         raise BugError("append_invalid", f"a body of {len(request.body)} bytes must be spilled first")
     if (request.create is not None) != (request.expected_seq == 0):
         raise BugError("append_invalid", "the first append of a run, and no other, creates it")
+    for digest, data in request.blobs:
+        if sha256(data).digest() != digest:
+            raise BugError("append_invalid", "a blob's name isn't its sha256")
     wanted = append_hash(
         request.prev_hash,
         request.run_id,

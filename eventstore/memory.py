@@ -169,7 +169,7 @@ class MemoryStore:
         ]
 
     def _misses_a_wake(self, tenant: str, run_id: str, before: RunIndex, after: RunIndex) -> bool:
-        key = lost_wake(before, after)
+        key = lost_wake(before.waiting_for, after.waiting_for)
         if key is None:
             return False
         held = self._ledger.get((tenant, key))

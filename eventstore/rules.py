@@ -65,16 +65,16 @@ def waits_for_key(key: bytes) -> str:
     return _KEY + key.hex()
 
 
-def lost_wake(before: RunIndex, after: RunIndex) -> bytes | None:
-    """The key that a run begins to wait for in this append, else None.
+def lost_wake(before: str, after: str) -> bytes | None:
+    """The key that a run begins to wait for, given its ``waiting_for`` before and after an append; else None.
 
     The row may have been settled between the refused claim and this append, and a settlement wakes only those who wait
     already. So whoever begins to wait for a key that is free or succeeded by now is ready at once. A row that became
     ``unknown`` in between wakes the run when it is reconciled.
     """
-    if after.waiting_for == before.waiting_for or not after.waiting_for.startswith(_KEY):
+    if after == before or not after.startswith(_KEY):
         return None
     try:
-        return bytes.fromhex(after.waiting_for[len(_KEY) :])
+        return bytes.fromhex(after[len(_KEY) :])
     except ValueError:
         return None

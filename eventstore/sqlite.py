@@ -1,0 +1,196 @@
+"""The embedded store: one SQLite file, one owner process, one thread, one connection."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Callable, Sequence
+from hashlib import sha256
+
+from ..runtime.errors import BugError, StoreError
+from ..runtime.ledger import LedgerRow
+from . import sqlite_file
+from .chain import check_append
+from .clock import StoreClock
+from .port import (
+    AcquireAnswer,
+    Append,
+    AppendAnswer,
+    HostRow,
+    ReadyListener,
+    RunFilter,
+    RunRow,
+    StoredAppend,
+    SubmitHandler,
+    Switch,
+)
+from .sqlite_rows import SqliteRows
+from .sqlite_thread import StoreThread
+
+BLOB_BYTES_MAX = 64 * 1024 * 1024
+"""The largest blob. What a run may hold is bounded far below; this keeps one write from holding up all others."""
+
+
+class SqliteStore:
+    """``sqlite:///file`` in its owner process. Made by ``SqliteStore.open``; ``location.open_store`` adds the lock.
+
+    Every method hands a job to the store's thread and may be used from any event loop of this process. Cancelling a
+    caller doesn't cancel its write: read before you act again. ``on_ready`` is called on the loop that opened the
+    store. ``clock`` (Unix milliseconds) is for tests; the default one never falls, nor below what the file holds.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        clock: Callable[[], int] | None = None,
+        on_submit: SubmitHandler | None = None,
+        on_ready: ReadyListener | None = None,
+    ) -> None:
+        self.path = path
+        self.on_submit = on_submit
+        self._on_ready = on_ready
+        self._clock = StoreClock()
+        self._now_ms = clock or self._clock.now_ms
+        self._rows = SqliteRows(self._the_connection, self._now_ms)
+        self._thread = StoreThread(path, self._rows)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._closing: asyncio.Future[None] | None = None
+
+    def _the_connection(self) -> sqlite3.Connection:
+        return self._thread.connection
+
+    @classmethod
+    async def open(
+        cls,
+        path: str,
+        *,
+        clock: Callable[[], int] | None = None,
+        on_submit: SubmitHandler | None = None,
+        on_ready: ReadyListener | None = None,
+    ) -> SqliteStore:
+        """Open or create the file. The caller holds its lock. Raises ``DamagedFile``, ``NewerSchema``, ``StoreError``."""
+        store = cls(path, clock=clock, on_submit=on_submit, on_ready=on_ready)
+        store._loop = asyncio.get_running_loop()
+        store._thread.listen(store._loop, store._announce)
+        try:
+            await store._thread.start(lambda: sqlite_file.connect(path))
+            store._clock.raise_to(await store._thread.submit(store._rows.highest_time_ms, writes=False))
+        except BaseException:
+            store._thread.stop(store._disconnect)
+            raise
+        return store
+
+    @property
+    def on_ready(self) -> ReadyListener | None:
+        """Who is told of runs made ready; may be set at any time."""
+        return self._on_ready
+
+    @on_ready.setter
+    def on_ready(self, listener: ReadyListener | None) -> None:
+        self._on_ready = listener
+
+    def _announce(self, run_ids: Sequence[str]) -> None:
+        if self._on_ready is not None:
+            self._on_ready(run_ids)
+
+    def now_ms(self) -> int:
+        return self._now_ms()
+
+    # --- the log ---------------------------------------------------------------------------------------------------
+
+    async def append(self, request: Append) -> AppendAnswer:
+        check_append(request)
+        return await self._thread.submit(lambda: self._rows.append(request), writes=True)
+
+    async def read(self, run_id: str, *, after_seq: int = 0, rows_max: int = 1_000) -> list[StoredAppend]:
+        return await self._thread.submit(lambda: self._rows.read(run_id, after_seq, rows_max), writes=False)
+
+    # --- rows of runs ----------------------------------------------------------------------------------------------
+
+    async def run(self, run_id: str) -> RunRow | None:
+        return await self._thread.submit(lambda: self._rows.run(run_id), writes=False)
+
+    async def runs(self, where: RunFilter) -> list[RunRow]:
+        return await self._thread.submit(lambda: self._rows.runs(where), writes=False)
+
+    async def mark_damaged(self, run_id: str, reason: str) -> None:
+        await self._thread.submit(lambda: self._rows.mark_damaged(run_id, reason), writes=True)
+
+    # --- blobs and the ledger --------------------------------------------------------------------------------------
+
+    async def put_blob(self, data: bytes) -> bytes:
+        if len(data) > BLOB_BYTES_MAX:
+            raise BugError("blob_too_large", f"a blob of {len(data)} bytes is over {BLOB_BYTES_MAX}")
+        digest = sha256(data).digest()
+        await self._thread.submit(lambda: self._rows.put_blob(digest, data), writes=True)
+        return digest
+
+    async def get_blob(self, sha256: bytes) -> bytes | None:
+        return await self._thread.submit(lambda: self._rows.get_blob(sha256), writes=False)
+
+    async def ledger_row(self, tenant: str, key: bytes) -> LedgerRow | None:
+        return await self._thread.submit(lambda: self._rows.ledger_row(tenant, key), writes=False)
+
+    async def unknown_effects(self, tenant: str | None = None, limit: int = 100) -> list[LedgerRow]:
+        return await self._thread.submit(lambda: self._rows.unknown_effects(tenant, limit), writes=False)
+
+    # --- hosts and ownership ---------------------------------------------------------------------------------------
+
+    async def register_host(self, host: HostRow) -> None:
+        await self._thread.submit(lambda: self._rows.register_host(host), writes=True)
+
+    async def renew_host(self, host_id: str) -> bool:
+        return await self._thread.submit(lambda: self._rows.renew_host(host_id), writes=True)
+
+    async def drop_host(self, host_id: str) -> None:
+        await self._thread.submit(lambda: self._rows.drop_host(host_id), writes=True)
+
+    async def hosts(self) -> list[HostRow]:
+        return await self._thread.submit(self._rows.hosts, writes=False)
+
+    async def acquire(self, run_id: str, host_id: str, *, dead_hosts: Sequence[str] = ()) -> AcquireAnswer:
+        return await self._thread.submit(lambda: self._rows.acquire(run_id, host_id, dead_hosts), writes=True)
+
+    async def release(self, run_id: str, host_id: str, epoch: int, *, ready: bool) -> None:
+        await self._thread.submit(lambda: self._rows.release(run_id, host_id, epoch, ready), writes=True)
+
+    async def ready_runs(self, limit: int = 100) -> list[str]:
+        return await self._thread.submit(lambda: self._rows.ready_runs(limit), writes=False)
+
+    async def next_wake_ms(self) -> int | None:
+        return await self._thread.submit(self._rows.next_wake_ms, writes=False)
+
+    # --- switches and outside commands -----------------------------------------------------------------------------
+
+    async def switches(self) -> list[Switch]:
+        return await self._thread.submit(self._rows.switches, writes=False)
+
+    async def set_switch(self, switch: Switch, *, on: bool) -> None:
+        await self._thread.submit(lambda: self._rows.set_switch(switch, on), writes=True)
+
+    async def submit(self, run_id: str, command_id: str, command: bytes) -> bytes:
+        """Runs the handler on the loop that opened the store, from whatever loop it is called."""
+        handler = self.on_submit
+        if handler is None or self._loop is None:
+            raise StoreError(
+                "no_submit_handler", "the owner of this store takes no outside commands", path=self.path
+            )
+        if asyncio.get_running_loop() is self._loop:
+            return await handler(run_id, command_id, command)
+
+        async def handle() -> bytes:
+            return await handler(run_id, command_id, command)
+
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(handle(), self._loop))
+
+    async def close(self) -> None:
+        """Finish what was handed in, empty the WAL and close the file. Later calls raise; closing twice is harmless."""
+        if self._closing is None:
+            self._closing = self._thread.stop(self._disconnect)
+        await asyncio.shield(self._closing)
+
+    def _disconnect(self) -> None:
+        if self._thread.opened:
+            self._thread.checkpoint()
+            self._thread.connection.close()

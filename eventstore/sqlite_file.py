@@ -1,0 +1,175 @@
+"""Opening a SQLite file as a store: what is refused, and how the connection is set up."""
+
+from __future__ import annotations
+
+import os
+import re
+import sqlite3
+import stat
+
+from ..runtime.errors import DamagedFile, StoreError, StoreUrlError
+from .migrate import migrate, refuse_unknown
+
+CHECKED_BYTES_MAX = 16 * 1024 * 1024
+"""A file up to this size gets ``quick_check`` when it is opened; a larger one would hold up every command. The hash
+chain (``verify``) covers the log of any size."""
+
+WAL_KEPT_BYTES_MAX = 16 * 1024 * 1024
+"""What a reset WAL file keeps on disk while the store is busy (overwriting is cheaper than growing)."""
+
+WAL_AUTOCHECKPOINT_PAGES = 1_000
+
+CACHE_KIB_MAX = 16 * 1024
+
+_MAGIC = b"SQLite format 3\x00"
+
+NETWORK_FILE_SYSTEMS = frozenset(
+    (
+        "9p",
+        "afs",
+        "beegfs",
+        "ceph",
+        "cifs",
+        "coda",
+        "fuse.glusterfs",
+        "fuse.s3fs",
+        "fuse.sshfs",
+        "glusterfs",
+        "gpfs",
+        "lustre",
+        "ncpfs",
+        "nfs",
+        "nfs4",
+        "ocfs2",
+        "orangefs",
+        "smb3",
+        "smbfs",
+        "vboxsf",
+        "virtiofs",
+    )
+)
+
+
+def has_wal_reset_bug(version: tuple[int, ...]) -> bool:
+    """Whether this SQLite may lose commits when two connections write and checkpoint at once.
+
+    The WAL-reset race is in 3.7.0 to 3.51.2, but for the corrected branches 3.44.6 and up, and 3.50.7 and up.
+    """
+    if version < (3, 7, 0) or version >= (3, 51, 3):
+        return False
+    return not ((3, 44, 6) <= version < (3, 45, 0) or (3, 50, 7) <= version < (3, 51, 0))
+
+
+def real_path(path: str) -> str:
+    """The file behind links. One file must have one lock, so hard links are refused."""
+    real = os.path.realpath(path)
+    folder = os.path.dirname(real)
+    if not os.path.isdir(folder):
+        raise StoreUrlError(path, f"there is no folder {folder}")
+    try:
+        found = os.stat(real)
+    except FileNotFoundError:
+        found = None
+    except OSError as error:
+        raise StoreError("unreadable", str(error), path=real) from error
+    if found is not None and not stat.S_ISREG(found.st_mode):
+        raise StoreUrlError(path, "this is no file")
+    if found is not None and found.st_nlink > 1:
+        raise StoreError(
+            "hard_links", "the file has more than one name, so locks don't protect it", path=real
+        )
+    file_system = file_system_of(folder)
+    if file_system in NETWORK_FILE_SYSTEMS:
+        raise StoreError("network_file_system", f"SQLite isn't safe on {file_system}", path=real)
+    return real
+
+
+def file_system_of(folder: str, mounts: str = "/proc/self/mountinfo") -> str:
+    """The type of the file system that holds this folder; empty if the system doesn't say."""
+    try:
+        with open(mounts, encoding="utf-8", errors="surrogateescape") as lines:
+            rows = [line.split() for line in lines]
+    except OSError:
+        return ""
+    best, kind = "", ""
+    for row in rows:
+        point = re.sub(
+            r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), row[4]
+        )  # a blank is written as \040
+        inside = folder == point or folder.startswith(point.rstrip("/") + "/")
+        if inside and len(point) >= len(best):  # of two mounts on one point the later one is seen
+            best, kind = point, row[row.index("-") + 1]
+    return kind
+
+
+def connect(path: str) -> sqlite3.Connection:
+    """The one connection to this file, migrated and checked. The caller holds the file's lock.
+
+    Raises ``DamagedFile``, ``NewerSchema`` or ``StoreError``; the connection is closed then.
+    """
+    _check_header(path)
+    try:
+        connection = sqlite3.connect(path, isolation_level=None, timeout=5.0, cached_statements=256)
+    except sqlite3.Error as error:
+        raise DamagedFile(path, str(error)) from error
+    try:
+        if has_wal_reset_bug(sqlite3.sqlite_version_info):
+            connection.execute(
+                "PRAGMA locking_mode = EXCLUSIVE"
+            )  # before the first read, or it comes too late
+        refuse_unknown(connection, path)
+        _set_up(connection, path)
+        migrate(connection)
+        if os.path.getsize(path) <= CHECKED_BYTES_MAX:
+            verdict = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
+            if verdict != "ok":
+                raise DamagedFile(path, str(verdict)[:500])
+    except sqlite3.Error as error:
+        connection.close()
+        raise open_error(error, path) from error
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def open_error(error: sqlite3.Error, path: str) -> StoreError:
+    """Why opening failed, as a type."""
+    name = getattr(error, "sqlite_errorname", "")
+    if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
+        return StoreError("file_locked", "another program has the file open", path=path)
+    if name.startswith(("SQLITE_READONLY", "SQLITE_PERM", "SQLITE_CANTOPEN", "SQLITE_FULL", "SQLITE_IOERR")):
+        return StoreError(name.lower(), str(error), path=path)
+    return DamagedFile(path, str(error))
+
+
+def _check_header(path: str) -> None:
+    try:
+        # A store holds what runs were told; only its owner reads it, and SQLite gives the WAL the same mode.
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        with open(path, "rb") as file:
+            head = file.read(len(_MAGIC))
+    except OSError as error:
+        raise StoreError("unreadable", str(error), path=path) from error
+    if head and head != _MAGIC:
+        raise DamagedFile(path, "the file is no SQLite database")
+
+
+def _set_up(connection: sqlite3.Connection, path: str) -> None:
+    connection.execute("PRAGMA trusted_schema = OFF")
+    connection.execute("PRAGMA cell_size_check = ON")
+    connection.execute("PRAGMA mmap_size = 0")
+    connection.execute("PRAGMA temp_store = MEMORY")
+    connection.execute(f"PRAGMA cache_size = -{CACHE_KIB_MAX}")
+    _insist(connection, path, "journal_mode", "WAL", "wal")
+    # NORMAL would lose the last commits with the power, an intent among them: an effect without a record.
+    _insist(connection, path, "synchronous", "FULL", 2)
+    connection.execute(f"PRAGMA wal_autocheckpoint = {WAL_AUTOCHECKPOINT_PAGES}")
+    connection.execute(f"PRAGMA journal_size_limit = {WAL_KEPT_BYTES_MAX}")
+
+
+def _insist(connection: sqlite3.Connection, path: str, name: str, value: str, wanted: str | int) -> None:
+    connection.execute(f"PRAGMA {name} = {value}").fetchone()
+    found = connection.execute(f"PRAGMA {name}").fetchone()[0]
+    if found != wanted:
+        raise StoreError("pragma_refused", f"{name} is {found!r}, not {wanted!r}", path=path)
