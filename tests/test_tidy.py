@@ -197,7 +197,7 @@ def ignores_without_reason(path: Path, text: str) -> Iterator[str]:
         return
     for line, comment in comments(text):
         found = IGNORE.search(comment)
-        if found and not ((found[1] or found[3]) and re.search(r"\w{2,} \w{2,}", found[2] or found[4] or "")):
+        if found and not ((found[1] or found[3]) and re.search(r"\w\W+\w", found[2] or found[4] or "")):
             yield f"line {line}: name the rule that is ignored, and after it the reason"
 
 
