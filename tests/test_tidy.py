@@ -327,7 +327,7 @@ def test_the_tree_keeps_the_rule(rule: Rule) -> None:
         except UnicodeDecodeError:
             continue  # a binary sample has no text to judge
         faults += [f"{path}: {fault}" for fault in rule(path, text)]
-    assert faults == []
+    assert not faults, "\n".join(faults)
 
 
 # What README states for CI -------------------------------------------------------------------------------------------
