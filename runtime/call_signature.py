@@ -147,7 +147,7 @@ def plain_decoder(annotation: Any) -> Decode:
     kind = typing.get_origin(annotation) or annotation
     if annotation is Any or (isinstance(annotation, type) and annotation in _AS_IS):
         return None
-    if kind is typing.Annotated and annotation.__origin__ in _AS_IS:
+    if kind is typing.Annotated and typing.get_args(annotation)[0] in _AS_IS:
         return None  # the schema has checked the bounds
     return functools.partial(msgspec.convert, type=annotation, strict=True)
 

@@ -12,7 +12,7 @@ import hashlib
 import json
 import re
 from json.encoder import encode_basestring as _quote
-from typing import TypeAlias, cast
+from typing import Final, TypeAlias, cast
 
 import msgspec
 
@@ -24,6 +24,8 @@ INT_MIN = -(2**63)
 INT_MAX = 2**63 - 1
 CANONICAL_DEPTH_MAX = 64
 """Containers within containers. Arguments are bounded lower by the parser; this bounds what a tool returns."""
+
+_PLAIN: Final = frozenset({str, bool, type(None)})
 
 _encode = msgspec.json.Encoder(order="deterministic").encode
 _decode = msgspec.json.Decoder().decode
@@ -82,31 +84,33 @@ def _int_or_float(digits: str) -> int | float:
     return number if INT_MIN <= number <= INT_MAX else float(digits)
 
 
-def _is_plain(value: object, depth: int) -> bool:
+def _is_plain(value: JSON, depth: int) -> bool:
     """True if the fast encoder's bytes are canonical: no floats, integers in range, ASCII keys, exact types.
 
     For ASCII keys its order (by code point) and UTF-16 order agree, and its escapes are those of RFC 8785.
     """
-    kind = type(value)
-    if kind is str or kind is bool or value is None:
+    if type(value) in _PLAIN:
         return True
-    if kind is int:
-        return INT_MIN <= cast(int, value) <= INT_MAX
+    if type(value) is int:
+        return INT_MIN <= value <= INT_MAX
     if depth <= 0:
         return False
-    if kind is dict:
-        for key, item in cast("dict[object, object]", value).items():
+    if type(value) is dict:
+        for key, item in value.items():
             if type(key) is not str or not key.isascii():
                 return False
-            if type(item) is not str and not _is_plain(item, depth - 1):
+            if type(item) not in _PLAIN and not _is_plain(item, depth - 1):
                 return False
         return True
-    if kind is list:
-        return all(type(item) is str or _is_plain(item, depth - 1) for item in cast("list[object]", value))
+    if type(value) is list:
+        for item in value:  # noqa: SIM110 (a generator costs more than the items)
+            if type(item) not in _PLAIN and not _is_plain(item, depth - 1):
+                return False
+        return True
     return False
 
 
-def _write(value: object, parts: list[str], path: str, depth: int) -> None:
+def _write(value: JSON, parts: list[str], path: str, depth: int) -> None:
     if value is None:
         parts.append("null")
     elif value is True:
@@ -121,18 +125,18 @@ def _write(value: object, parts: list[str], path: str, depth: int) -> None:
         parts.append(str(value))
     elif type(value) is float:
         parts.append(_number(value, path))
-    elif type(value) is list or type(value) is dict:
-        if depth <= 0:
-            raise CanonicalRefused("depth", f"nested deeper than {CANONICAL_DEPTH_MAX}", path=path[:200])
-        if type(value) is list:
-            _write_list(cast("list[object]", value), parts, path, depth)
-        else:
-            _write_dict(cast("dict[object, object]", value), parts, path, depth)
+    elif depth <= 0:
+        raise CanonicalRefused("depth", f"nested deeper than {CANONICAL_DEPTH_MAX}", path=path[:200])
+    elif type(value) is list:
+        _write_list(value, parts, path, depth)
+    elif type(value) is dict:
+        _write_dict(value, parts, path, depth)
     else:
-        raise CanonicalRefused("type", f"{type(value).__name__} is no JSON type", path=path)
+        name = type(cast(object, value)).__name__
+        raise CanonicalRefused("type", f"{name[:64]} is no JSON type", path=path)
 
 
-def _write_list(items: list[object], parts: list[str], path: str, depth: int) -> None:
+def _write_list(items: list[JSON], parts: list[str], path: str, depth: int) -> None:
     parts.append("[")
     for index, item in enumerate(items):
         if index:
@@ -141,16 +145,14 @@ def _write_list(items: list[object], parts: list[str], path: str, depth: int) ->
     parts.append("]")
 
 
-def _write_dict(members: dict[object, object], parts: list[str], path: str, depth: int) -> None:
+def _write_dict(members: dict[str, JSON], parts: list[str], path: str, depth: int) -> None:
     for key in members:
         if type(key) is not str:
             raise CanonicalRefused("key", "an object's key must be a string", path=path)
         if _surrogate(key):
             raise CanonicalRefused("surrogate", "a key holds a lone surrogate", path=path)
     parts.append("{")
-    ordered = sorted(
-        cast("dict[str, object]", members).items(), key=lambda member: member[0].encode("utf-16-be")
-    )
+    ordered = sorted(members.items(), key=lambda member: member[0].encode("utf-16-be"))
     for index, (key, item) in enumerate(ordered):
         if index:
             parts.append(",")

@@ -7,7 +7,7 @@ Every error pickles by its fields, so it crosses a process border unchanged.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal
 
 Actor = Literal["caller", "provider", "tool", "store", "bug"]
 
@@ -33,12 +33,9 @@ class BoundloopError(Exception):
     message: str
     path: str
 
-    def __new__(cls, *args: object, **fields: object) -> Self:
-        if cls is BoundloopError:
-            raise TypeError("BoundloopError is abstract: raise one of its children")
-        return super().__new__(cls)
-
     def __init__(self, code: str, message: str = "", *, path: str = "") -> None:
+        if type(self) is BoundloopError:
+            raise TypeError("BoundloopError is abstract: raise one of its children")
         super().__init__(code, message, path)
         self.code = code
         self.message = message

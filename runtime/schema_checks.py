@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple, TypeAlias, cast
 
@@ -50,7 +51,7 @@ class Work:
             raise _WorkExceeded
 
 
-Check: TypeAlias = "Callable[[object, Work], SchemaViolation | None]"
+Check: TypeAlias = "Callable[[JSON, Work], SchemaViolation | None]"
 
 
 class Validator:
@@ -64,7 +65,7 @@ class Validator:
 
     def __call__(self, value: object) -> SchemaViolation | None:
         try:
-            violation = self._check(value, Work())
+            violation = self._check(cast(JSON, value), Work())
         except _WorkExceeded:
             return SchemaViolation("work", "$", "takes more steps to check than are allowed")
         return None if violation is None else violation.under("$")
@@ -111,12 +112,12 @@ def allowed_values(schema: Schema) -> list[JSON]:
     return [const] if not values or _identity(const) in {_identity(value) for value in values} else []
 
 
-def accept(_value: object, _work: Work) -> SchemaViolation | None:
+def accept(_value: JSON, _work: Work) -> SchemaViolation | None:
     """Any value."""
     return None
 
 
-def never(_value: object, _work: Work) -> SchemaViolation | None:
+def never(_value: JSON, _work: Work) -> SchemaViolation | None:
     """No value."""
     return SchemaViolation("never", "", "no value is allowed here")
 
@@ -129,7 +130,7 @@ def of_type(name: str) -> Check:
     """Values of one JSON type and nothing else about them."""
     kind = _TYPES[name][0]
 
-    def check(value: object, _work: Work) -> SchemaViolation | None:
+    def check(value: JSON, _work: Work) -> SchemaViolation | None:
         return None if type(value) is kind else _wrong_type(name, value)
 
     return check
@@ -140,7 +141,7 @@ def by_type(checks: Mapping[str, Check]) -> Check:
     table = {kind: check for name, check in checks.items() for kind in _TYPES[name]}
     expected = " or ".join(checks)
 
-    def check(value: object, work: Work) -> SchemaViolation | None:
+    def check(value: JSON, work: Work) -> SchemaViolation | None:
         chosen = table.get(type(value))
         return _wrong_type(expected, value) if chosen is None else chosen(value, work)
 
@@ -155,7 +156,7 @@ def string(node: Schema) -> Check:
     high = cast("int | None", node.get("maxLength"))
     matches = compile_pattern(cast(str, node["pattern"])) if "pattern" in node else None
 
-    def check(value: object, _work: Work) -> SchemaViolation | None:
+    def check(value: JSON, _work: Work) -> SchemaViolation | None:
         if type(value) is not str:
             return _wrong_type("string", value)
         if len(value) < low:
@@ -171,27 +172,25 @@ def string(node: Schema) -> Check:
 
 def number(node: Schema, name: str) -> Check:
     """Bounds and `multipleOf`. An integer is never a float, not even 1.0; a number is either, but never a bool."""
-    low, high = node.get("minimum"), node.get("maximum")
-    above, below = node.get("exclusiveMinimum"), node.get("exclusiveMaximum")
+    low, high = cast("float | None", node.get("minimum")), cast("float | None", node.get("maximum"))
+    above = cast("float | None", node.get("exclusiveMinimum"))
+    below = cast("float | None", node.get("exclusiveMaximum"))
     multiple = cast("int | None", node.get("multipleOf"))
     kinds = _TYPES[name]
     if low is high is above is below is multiple is None and name == "integer":
         return of_type(name)
 
-    def check(value: object, _work: Work) -> SchemaViolation | None:
+    def check(value: JSON, _work: Work) -> SchemaViolation | None:
         if type(value) not in kinds:
             return _wrong_type(name, value)
         amount = cast(float, value)
-        if amount != amount:
-            return SchemaViolation("range", "", "not a number")  # it would pass every comparison below
-        if (low is not None and amount < cast(float, low)) or (
-            above is not None and amount <= cast(float, above)
-        ):
+        # Written so that NaN, for which every comparison is false, is out of each bound.
+        if (low is not None and not amount >= low) or (above is not None and not amount > above):
             return SchemaViolation("range", "", "below the minimum")
-        if (high is not None and amount > cast(float, high)) or (
-            below is not None and amount >= cast(float, below)
-        ):
+        if (high is not None and not amount <= high) or (below is not None and not amount < below):
             return SchemaViolation("range", "", "above the maximum")
+        if type(value) is float and not math.isfinite(value):
+            return SchemaViolation("range", "", "not a finite number")
         if multiple is not None and type(value) is int and value % multiple:
             return SchemaViolation("multiple", "", f"not a multiple of {multiple}")
         return None
@@ -206,10 +205,10 @@ def object_members(
     paths = {name: child_path("", name) for name in members}
     needed = frozenset(required)
 
-    def check(value: object, work: Work) -> SchemaViolation | None:
+    def check(value: JSON, work: Work) -> SchemaViolation | None:
         if type(value) is not dict:
             return _wrong_type("object", value)
-        for key, item in cast("dict[str, object]", value).items():
+        for key, item in value.items():
             member = members.get(key, additional)
             if type(key) is not str:
                 return SchemaViolation("type", "", "a key that isn't a string")
@@ -229,10 +228,10 @@ def object_members(
 def array_items(prefix: list[Check], rest: Check) -> Check:
     """The first elements by position, and all further ones."""
 
-    def check(value: object, work: Work) -> SchemaViolation | None:
+    def check(value: JSON, work: Work) -> SchemaViolation | None:
         if type(value) is not list:
             return _wrong_type("array", value)
-        for index, item in enumerate(cast("list[object]", value)):
+        for index, item in enumerate(value):
             violation = (prefix[index] if index < len(prefix) else rest)(item, work)
             if violation is not None:
                 code = "items" if violation.code == "never" else violation.code
@@ -249,11 +248,12 @@ def counted(check: Check, node: Schema, code: str, low_keyword: str, high_keywor
     low = cast(int, node.get(low_keyword, 0))
     high = cast("int | None", node.get(high_keyword))
 
-    def checked(value: object, work: Work) -> SchemaViolation | None:
-        if isinstance(value, dict | list):
-            if len(value) < low:
+    def checked(value: JSON, work: Work) -> SchemaViolation | None:
+        if type(value) is dict or type(value) is list:
+            size = len(value)
+            if size < low:
                 return SchemaViolation(code, "", f"fewer than {low}")
-            if high is not None and len(value) > high:
+            if high is not None and size > high:
                 return SchemaViolation(code, "", f"more than {high}")
         return check(value, work)
 
@@ -263,12 +263,12 @@ def counted(check: Check, node: Schema, code: str, low_keyword: str, high_keywor
 def unique(check: Check) -> Check:
     """An array of `check` whose elements all differ, by their canonical bytes."""
 
-    def checked(value: object, work: Work) -> SchemaViolation | None:
+    def checked(value: JSON, work: Work) -> SchemaViolation | None:
         violation = check(value, work)
         if violation is not None:
             return violation
         seen: set[bytes | None] = set()
-        for index, item in enumerate(cast("list[JSON]", value)):
+        for index, item in enumerate(value if type(value) is list else []):
             identity = _identity(item)
             if identity is None or identity in seen:
                 return SchemaViolation("unique", f"[{index}]", "occurs before")
@@ -290,11 +290,11 @@ def enum(values: list[JSON]) -> Check:
     strings = frozenset(value for value in values if type(value) is str)
     others = frozenset((type(value), _identity(value)) for value in values if type(value) is not str)
 
-    def check(value: object, _work: Work) -> SchemaViolation | None:
+    def check(value: JSON, _work: Work) -> SchemaViolation | None:
         if type(value) is str:
             if value in strings:
                 return None
-        elif others and (type(value), _identity(cast(JSON, value))) in others:
+        elif others and (type(value), _identity(value)) in others:
             return None
         return SchemaViolation("enum", "", f"not one of the {len(values)} allowed values")
 
@@ -304,7 +304,7 @@ def enum(values: list[JSON]) -> Check:
 def ref(checks: Mapping[str, Check], name: str) -> Check:
     """The check of a schema in `$defs`, looked up when called."""
 
-    def check(value: object, work: Work) -> SchemaViolation | None:
+    def check(value: JSON, work: Work) -> SchemaViolation | None:
         work.spend()
         if work.depth >= SCHEMA_REF_DEPTH_MAX:
             raise _WorkExceeded
@@ -319,7 +319,7 @@ def ref(checks: Mapping[str, Check], name: str) -> Check:
 def all_of(checks: list[Check]) -> Check:
     """All of them; the first violation counts."""
 
-    def check(value: object, work: Work) -> SchemaViolation | None:
+    def check(value: JSON, work: Work) -> SchemaViolation | None:
         for part in checks:
             violation = part(value, work)
             if violation is not None:
@@ -332,7 +332,7 @@ def all_of(checks: list[Check]) -> Check:
 def any_of(checks: list[Check]) -> Check:
     """At least one of them."""
 
-    def check(value: object, work: Work) -> SchemaViolation | None:
+    def check(value: JSON, work: Work) -> SchemaViolation | None:
         for branch in checks:
             work.spend()
             if branch(value, work) is None:
@@ -345,7 +345,7 @@ def any_of(checks: list[Check]) -> Check:
 def one_of(checks: list[Check]) -> Check:
     """Exactly one of them."""
 
-    def check(value: object, work: Work) -> SchemaViolation | None:
+    def check(value: JSON, work: Work) -> SchemaViolation | None:
         matches = 0
         for branch in checks:
             work.spend()

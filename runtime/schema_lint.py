@@ -26,8 +26,20 @@ Schema = dict[str, JSON]
 
 TYPE_NAMES: Final = ("object", "array", "string", "integer", "number", "boolean", "null")
 _ANNOTATIONS: Final = frozenset(
-    "title description default examples deprecated readOnly writeOnly $comment format contentEncoding "
-    "contentMediaType discriminator".split()
+    {
+        "title",
+        "description",
+        "default",
+        "examples",
+        "deprecated",
+        "readOnly",
+        "writeOnly",
+        "$comment",
+        "format",
+        "contentEncoding",
+        "contentMediaType",
+        "discriminator",
+    }
 )
 _DIALECTS: Final = (
     "https://json-schema.org/draft/2020-12/schema",

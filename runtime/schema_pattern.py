@@ -219,7 +219,7 @@ class _Parser:
                 continue
             self.at += 1
             high = self.class_member(self.take())
-            if len(low) > 1 or len(high) > 1 or low[0][0] != low[0][1] or low[0][0] > high[0][1]:
+            if len(low) != 1 or len(high) != 1 or low[0][0] != low[0][1] or low[0][0] > high[0][1]:
                 raise _refuse("a range in a class needs two characters in order")
             ranges.append((low[0][0], high[0][1]))
         if not ranges:
@@ -278,12 +278,12 @@ def _first(node: _Node) -> Ranges:
         case _Chars(ranges):
             return ranges
         case _Sequence(parts):
-            ranges = []
+            starts: list[tuple[int, int]] = []
             for part in parts:
-                ranges.extend(_first(part))
+                starts.extend(_first(part))
                 if not _nullable(part):
                     break
-            return _merge(ranges)
+            return _merge(starts)
         case _Choice(branches):
             return _merge([pair for branch in branches for pair in _first(branch)])
         case _Repeat(body, _, _):

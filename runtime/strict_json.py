@@ -23,6 +23,8 @@ JSON_NODES_MAX: Final = 20_000
 _fast_decode = msgspec.json.Decoder().decode
 # Possessive repeats: one pass and no backtracking, also on a string that never ends.
 _strings = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
+_KEYLESS: Final = frozenset({str, bool, float, type(None)})
+_OUT_OF_RANGE: Final = -(2**63)
 _not_structure = bytes(sorted(set(range(256)) - set(b"[]{}")))
 _surrogate = re.compile("[\ud800-\udfff]").search
 
@@ -86,13 +88,13 @@ def parse_value(
         _scan_bounds(raw, depth_max, nodes_max)
     if b"\\u" not in raw:
         try:
-            value = _fast_decode(raw)
+            value: JSON = _fast_decode(raw)
         except msgspec.MsgspecError:
             return _parse_reference(raw)  # names the reason, or accepts: this parser is the one that decides
         # Each member has one colon outside strings, so as many colons as distinct keys means no key came twice.
         keys = _count_keys(value)
         if keys == raw.count(b":") or (keys > 0 and keys == _strings.sub(b'"', raw).count(b":")):
-            return cast(JSON, value)
+            return value
     return _parse_reference(raw)
 
 
@@ -124,25 +126,23 @@ def _scan_bounds(raw: bytes, depth_max: int, nodes_max: int) -> None:
         raise JsonRefused("nodes", f"more than {nodes_max} values")
 
 
-def _count_keys(value: object) -> int:
-    """The number of keys in all objects of a parsed value; -1 or less if an integer is out of range."""
-    kind = type(value)
-    if kind is str or kind is bool or value is None or kind is float:
-        return 0
-    if kind is int:
-        return 0 if INT_MIN <= cast(int, value) <= INT_MAX else -JSON_BYTES_MAX * 1024
-    if kind is dict:
-        members = cast("dict[str, object]", value)
-        count = len(members)
-        for item in members.values():
-            if type(item) is not str:
+def _count_keys(value: JSON) -> int:
+    """The number of keys in all objects of a parsed value; far below 0 if an integer is out of range."""
+    if type(value) is dict:
+        count = len(value)
+        for item in value.values():
+            if type(item) not in _KEYLESS:
                 count += _count_keys(item)
         return count
-    count = 0
-    for item in cast("list[object]", value):
-        if type(item) is not str:
-            count += _count_keys(item)
-    return count
+    if type(value) is int:
+        return 0 if INT_MIN <= value <= INT_MAX else _OUT_OF_RANGE
+    if type(value) is list:
+        count = 0
+        for item in value:
+            if type(item) not in _KEYLESS:
+                count += _count_keys(item)
+        return count
+    return 0
 
 
 def _parse_reference(raw: bytes) -> JSON:

@@ -24,7 +24,7 @@ from .call_signature import (
     resolve_annotations,
     schemas_of,
 )
-from .canonical import JSON, CanonicalRefused
+from .canonical import JSON
 from .errors import DeclarationError, ToolError
 from .schema import Schema, SchemaViolation, normalise_schema
 from .schema_lint import close_root
