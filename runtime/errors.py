@@ -209,6 +209,10 @@ class DiskFull(StoreError):
         super().__init__("disk_full", message, path=path)
 
 
+class HistoryRefused(StoreError):
+    """A run's history can't be folded: pins missing or altered, results not bound to their calls, no start."""
+
+
 class LogDamaged(StoreError):
     """A run's log doesn't verify; the run is quarantined and `path` names it."""
 

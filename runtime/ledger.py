@@ -12,10 +12,11 @@ from typing import Literal
 
 import msgspec
 
-LedgerStatus = Literal["waiting_approval", "in_flight", "succeeded", "unknown"]
-"""``waiting_approval``: an approval was requested, nothing sent. ``in_flight``: an intent is on record. ``succeeded``:
-the effect happened, its result is in the row. ``unknown``: it may have happened; see reconciliation. A key whose
-attempt failed with proof that nothing took effect has no row: it is free."""
+LedgerStatus = Literal["waiting_approval", "rejected", "in_flight", "succeeded", "unknown"]
+"""``waiting_approval``: an approval was requested, nothing sent. ``rejected``: a person said no; runs that waited for
+this decision read it here, anyone else finds the key free. ``in_flight``: an intent is on record. ``succeeded``: the
+effect happened, its result is in the row. ``unknown``: it may have happened; see reconciliation. A key whose attempt
+failed with proof that nothing took effect has no row: it is free."""
 
 
 class LedgerRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,8 +41,8 @@ class LedgerRow(msgspec.Struct, frozen=True, kw_only=True):
 class Claim(msgspec.Struct, frozen=True, kw_only=True):
     """Take a key in the append of the approval request (``approval``) or of the intent (``intent``).
 
-    Succeeds if the key has no row, or its row is held by the same (run, call) and isn't ``succeeded``. Otherwise the
-    append answers ``ClaimTaken`` with the row and appends nothing. At most one claim an append.
+    Succeeds if the key has no row, or its row is ``rejected``, or it is held by the same (run, call) and isn't
+    ``succeeded``; the row is then this claim's (status ``waiting_approval`` or ``in_flight``). Otherwise the append answers ``ClaimTaken`` with the row and appends nothing. At most one claim an append.
     """
 
     tenant: str
@@ -65,7 +66,7 @@ class Settlement(msgspec.Struct, frozen=True, kw_only=True):
     tenant: str
     key: bytes
     call_id: str
-    to: Literal["succeeded", "unknown", "in_flight", "free"]
+    to: Literal["succeeded", "unknown", "in_flight", "rejected", "free"]
     result: bytes | None = None
     result_sha256: bytes | None = None
 

@@ -1,0 +1,146 @@
+"""What is due: the next event that state and time call for, one decision at a time.
+
+The driver calls ``advance`` after every command and at every wake-up until it answers with nothing. It is also all
+there is to recovery: a folded state goes on from here. Order of the rules: an ended run, a stopped run, cancel, close,
+deadline, then the phase.
+"""
+
+from __future__ import annotations
+
+from . import events as e
+from .approvals import expire
+from .decision import NOTHING, Decision, settle
+from .effects import needs_person, start
+from .limits import HOST_DEATHS_MAX
+from .order import may_start
+from .results import bind_error, bind_executed
+from .state import CallState, State
+from .stops import closing, lost_if_overdue, stop
+from .turns import judge, next_request, retry_due
+
+
+def advance(state: State, now_ms: int) -> Decision:
+    """The next decision that is due, or ``NOTHING``."""
+    phase = state.phase
+    if phase == "terminated" or phase == "":
+        return NOTHING
+    if state.cancel_reason:
+        return closing(state, now_ms, state.cancel_reason)
+    if phase == "suspended":
+        return _stopped(state, now_ms)
+    if state.close_requested:
+        return closing(state, now_ms, "closed")
+    if now_ms >= state.deadline_at_ms:
+        return closing(state, now_ms, "deadline")
+    if state.counters.host_deaths >= HOST_DEATHS_MAX and phase != "model_requested":
+        return stop(state, "crash_loop", f"{state.counters.host_deaths} hosts died in this run")
+    match phase:
+        case "created" | "results_ready":
+            return next_request(state, now_ms)
+        case "deciding":
+            return judge(state, now_ms)
+        case "model_retry":
+            return retry_due(state, now_ms)
+        case "open_calls":
+            return _open_calls(state, now_ms)
+        case _:
+            return NOTHING
+
+
+def _stopped(state: State, now_ms: int) -> Decision:
+    """A stopped run moves only by what a person settles, or towards the end that was asked for."""
+    if state.close_requested:
+        return closing(state, now_ms, "closed")
+    if state.reason == "outcome_unknown":
+        if state.on_stop == "end" and now_ms >= state.deadline_at_ms:
+            return closing(state, now_ms, "closed")
+        for call in state.calls.values():
+            if call.phase == "executed":
+                return bind_executed(state, call)
+        if not any(call.phase == "reconciling" for call in state.calls.values()):
+            return Decision((e.RunResumed(state.epoch, "resolved"),))
+    return NOTHING
+
+
+def _open_calls(state: State, now_ms: int) -> Decision:
+    for call in state.calls.values():
+        decision = _call_due(state, call, now_ms)
+        if decision.events:
+            return decision
+    return _wait_for_person(state, now_ms)
+
+
+def _call_due(state: State, call: CallState, now_ms: int) -> Decision:
+    match call.phase:
+        case "rejected":
+            return Decision((bind_error(state, call, call.code, call.safe_message),))
+        case "waiting_approval":
+            return expire(state, call, now_ms)
+        case "checking":
+            return _checking_due(state, call, now_ms)
+        case "started":
+            return lost_if_overdue(state, call, now_ms)
+        case "executed":
+            return _executed_due(state, call, now_ms)
+        case _:
+            return NOTHING
+
+
+def _checking_due(state: State, call: CallState, now_ms: int) -> Decision:
+    approval = call.approval
+    if approval is not None and approval.decision == "approve":
+        expired = expire(state, call, now_ms)
+        if expired.events:
+            return expired
+    if not may_start(state, call):
+        return NOTHING
+    # Verdicts of this very moment are the re-check; a read needs none. Everything else is checked again first.
+    if call.key is None or (call.checked_at_ms == now_ms and call.attempt == 0):
+        if not _affordable(state, call):
+            return Decision(
+                (e.CallRejected(call.call, "limits", "budget_cost", "a limit of this run was reached"),)
+            )
+        return start(state, call, now_ms)
+    return NOTHING
+
+
+def _affordable(state: State, call: CallState) -> bool:
+    return (
+        state.meters.call_attempts.free >= 1
+        and state.meters.cost_micros.free >= state.tools[call.tool].cost_micros
+    )
+
+
+def _executed_due(state: State, call: CallState, now_ms: int) -> Decision:
+    if call.outcome == "succeeded" or call.retry_at_ms == 0:
+        return bind_executed(state, call)
+    if now_ms < call.retry_at_ms:
+        return NOTHING
+    if not _affordable(state, call):
+        return bind_executed(state, call)
+    # An effect that may be tried again is checked again first (``pending_orders`` asks for it).
+    return start(state, call, now_ms) if call.key is None else NOTHING
+
+
+def _wait_for_person(state: State, now_ms: int) -> Decision:
+    """Stop when nothing but effects that only a person can settle is open."""
+    opened = [call for call in state.calls.values() if call.open]
+    unknown = [call for call in opened if needs_person(state, call)]
+    if not unknown:
+        return NOTHING
+    blocking = [call for call in opened if call not in unknown and call.phase != "checking"]
+    if blocking:
+        return NOTHING
+    if any(call.phase == "checking" and may_start(state, call) for call in opened):
+        return NOTHING
+    return Decision(
+        (
+            e.RunSuspended(
+                "incomplete",
+                "outcome_unknown",
+                tuple(f"{call.call} {call.tool}" for call in opened),
+                unknown[0].call,
+            ),
+        ),
+        settlements=settle(state, unknown[0], "unknown") if unknown[0].holds_key else (),
+    )

@@ -1,0 +1,77 @@
+"""The protected record of a call: three hashes that tie a result to exactly one request.
+
+Each preimage is a JSON array of strings, integers and nulls in the order written here, encoded without white space
+(digests as lower-case hex). A call id copied onto a result proves nothing; these hashes are recomputed from the run's
+own state before results go back to a model, so a result that was swapped, dropped, repeated or altered is refused.
+"""
+
+from __future__ import annotations
+
+from hashlib import sha256
+
+import msgspec
+
+from .errors import HistoryRefused
+from .state import CallState, State
+
+PRODUCER = "boundloop/1"
+"""Revision of the interpreter's own rules, bound into every call."""
+
+_encode = msgspec.json.Encoder().encode
+
+
+def request_sha256(state: State, call: CallState, attempt: int) -> bytes:
+    """Hash of the protected request: who asks for what, under which definitions, for which attempt."""
+    pins = state.pins
+    definition = state.tools[call.tool]
+    preimage = (
+        PRODUCER,
+        pins.api_family,
+        pins.adapter_revision,
+        state.response_id,
+        call.provider_call_id,
+        state.run_id,
+        call.call,
+        attempt,
+        state.operation_id,
+        None if call.key is None else call.key.hex(),
+        state.tenant,
+        state.principal,
+        call.tool,
+        definition.definition_sha256.hex(),
+        definition.effect_version,
+        definition.handler_revision,
+        pins.policy_revision,
+        call.args_sha256.hex(),
+    )
+    return sha256(_encode(preimage)).digest()
+
+
+def binding_sha256(
+    request: bytes, response_id: str, call: str, status: str, code: str, result_sha256: bytes | None
+) -> bytes:
+    """Hash that binds one result to one request (all zero bytes if the call was never dispatched)."""
+    result = None if result_sha256 is None else result_sha256.hex()
+    return sha256(_encode((request.hex(), response_id, call, status, code, result))).digest()
+
+
+def binding_of(state: State, call: CallState) -> bytes:
+    """The binding of a closed call, recomputed from the trusted current state."""
+    return binding_sha256(
+        call.request_sha256, state.response_id, call.call, call.status, call.code, call.result_sha256
+    )
+
+
+def check_bindings(state: State) -> None:
+    """Every call of the turn has exactly one result and that result is its own, else ``HistoryRefused``."""
+    for call in state.calls.values():
+        if call.phase != "bound":
+            raise HistoryRefused("result_missing", f"call {call.call} has no bound result", path=call.call)
+        if call.result is not None and sha256(call.result).digest() != call.result_sha256:
+            raise HistoryRefused(
+                "result_altered", f"result of {call.call} differs from its hash", path=call.call
+            )
+        if binding_of(state, call) != call.binding_sha256:
+            raise HistoryRefused(
+                "binding_mismatch", f"result of {call.call} isn't bound to its request", path=call.call
+            )

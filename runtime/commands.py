@@ -1,0 +1,190 @@
+"""Wishes and observations: everything that may be put to ``decide``.
+
+*Observations* come from the driver's own work (a model's turn, check verdicts, an execution's report). *Outside commands*
+come from people and other processes through the store's ``submit``; they carry a command id, which makes them
+idempotent, and are the only ones with a wire form. ``Advance`` asks for whatever the state and the time make due.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from .events import Rung, RungVerdict
+from .ledger import LedgerRow
+from .model import ModelTurn
+
+
+class Advance(msgspec.Struct, frozen=True):
+    """Do what is due now: the next event that state and time call for, or nothing."""
+
+
+class TakeOver(msgspec.Struct, frozen=True, kw_only=True):
+    """A host acquired the run under ``epoch``; intents of older epochs are closed in the same append."""
+
+    epoch: int
+    host: str
+    cause: Literal["adopted", "host_died", "woken", "command"]
+
+
+class ModelReplied(msgspec.Struct, frozen=True, kw_only=True):
+    """The adapter's answer to one request, errors included."""
+
+    turn: int
+    attempt: int
+    reply: ModelTurn
+
+
+class Refused(msgspec.Struct, frozen=True, kw_only=True):
+    """A pure rung (known, json, schema) that said no, with the text that the model may see."""
+
+    rung: Rung
+    code: str
+    safe_message: str
+    path: str = ""
+
+
+class Admitted(msgspec.Struct, frozen=True, kw_only=True):
+    """A call that passed the pure rungs: its canonical arguments and what is derived from them."""
+
+    arguments: bytes
+    args_sha256: bytes
+    key: bytes | None
+    intent_sha256: bytes | None
+
+
+class ChecksDone(msgspec.Struct, frozen=True, kw_only=True):
+    """Verdicts of one pass over the rungs that need application code, with the key's row as looked up.
+
+    ``recheck``: the pass right before a dispatch. ``definition_sha256`` is that of the tool in this process now.
+    ``preview`` is canonical JSON when a person has to be asked; ``ask`` says that one has to be.
+    """
+
+    call: str
+    recheck: bool
+    admitted: Admitted | None = None
+    refused: Refused | None = None
+    verdicts: tuple[RungVerdict, ...] = ()
+    terminal: bool = False
+    ask: bool = False
+    row: LedgerRow | None = None
+    definition_sha256: bytes = b""
+    contract_kept: bool = True
+    policy_revision: str = ""
+    preview: bytes | None = None
+    resource_version: str = ""
+
+
+class ClaimLost(msgspec.Struct, frozen=True, kw_only=True):
+    """``append`` answered that the key is held; nothing of that append happened."""
+
+    call: str
+    row: LedgerRow
+
+
+class Executed(msgspec.Struct, frozen=True, kw_only=True):
+    """An executor's report. ``no_effect`` is proof that nothing took effect; without it a failed effect is unknown.
+
+    ``result`` is canonical JSON, the bounded view if ``artifact`` names the whole one.
+    """
+
+    call: str
+    attempt: int
+    outcome: Literal["succeeded", "failed", "unknown"]
+    result: bytes | None = None
+    code: str = ""
+    safe_message: str = ""
+    retryable: bool = False
+    no_effect: bool = False
+    duration_ms: int = 0
+    artifact: bytes | None = None
+    size: int = 0
+    progress_sha256: bytes | None = None
+
+
+class Queried(msgspec.Struct, frozen=True, kw_only=True):
+    """What the far side says of a key. ``unknown`` includes a query that failed."""
+
+    call: str
+    outcome: Literal["applied", "absent", "unknown"]
+    result: bytes | None = None
+    reason: str = ""
+
+
+class Outside(msgspec.Struct, frozen=True, kw_only=True, tag_field="command", forbid_unknown_fields=True):
+    """Base of commands with a wire form. ``by`` is the authenticated principal that submits, never a model's word."""
+
+    command_id: str
+    by: str
+
+
+class Approve(Outside, frozen=True, kw_only=True, tag="approve"):
+    """Approve one preview, by the id of its approval."""
+
+    approval_id: str
+    reason: str = ""
+
+
+class Reject(Outside, frozen=True, kw_only=True, tag="reject"):
+    """Say no to one preview; ``on_reject="stop"`` also ends the run."""
+
+    approval_id: str
+    reason: str = ""
+    on_reject: Literal["continue", "stop"] = "continue"
+
+
+class Cancel(Outside, frozen=True, kw_only=True, tag="cancel"):
+    """End the run: no new intent from the moment this is in the log."""
+
+    reason: Literal["by_user", "by_parent", "kill_switch"] = "by_user"
+
+
+class Resume(Outside, frozen=True, kw_only=True, tag="resume"):
+    """Lift a stop."""
+
+
+class Close(Outside, frozen=True, kw_only=True, tag="close"):
+    """End a stopped run with the outcome and reason that it stopped with."""
+
+
+class RaiseLimits(Outside, frozen=True, kw_only=True, tag="raise_limits"):
+    """Higher values for named limits."""
+
+    raised: dict[str, int]
+
+
+class ResolveCall(Outside, frozen=True, kw_only=True, tag="resolve_call"):
+    """A person's word on an unknown effect. ``result`` is JSON when it was applied."""
+
+    call: str
+    outcome: Literal["applied", "absent"]
+    result: str = ""
+    reason: str = ""
+
+
+OutsideCommand = Approve | Reject | Cancel | Resume | Close | RaiseLimits | ResolveCall
+Command = Advance | TakeOver | ModelReplied | ChecksDone | ClaimLost | Executed | Queried | OutsideCommand
+
+_encoder = msgspec.json.Encoder()
+_decoder: msgspec.json.Decoder[OutsideCommand] = msgspec.json.Decoder(OutsideCommand)
+
+
+class CommandAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of an outside command: accepted with the seq of its event, or the typed refusal."""
+
+    accepted: bool
+    seq: int = 0
+    code: str = ""
+    message: str = ""
+    actor: str = ""
+
+
+def encode_command(command: OutsideCommand) -> bytes:
+    """Wire form."""
+    return _encoder.encode(command)
+
+
+def decode_command(data: bytes) -> OutsideCommand:
+    """Strict decode; raises ``msgspec.ValidationError``."""
+    return _decoder.decode(data)

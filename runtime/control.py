@@ -1,0 +1,79 @@
+"""Outside commands on the run itself: cancel, resume, close, raise limits. Each is accepted as an event, or refused
+with a code and nothing changed."""
+
+from __future__ import annotations
+
+import msgspec
+
+from . import events as e
+from .commands import Cancel, Close, RaiseLimits, Resume
+from .decision import Decision, refuse
+from .errors import DeclarationError
+from .limits import CEILING, RAISABLE, checked
+from .state import State
+
+
+def cancel(state: State, command: Cancel, now_ms: int) -> Decision:
+    """First cancel wins; a second one is accepted as already asked for by ``decide``'s idempotency or refused here."""
+    if state.phase == "terminated":
+        return refuse("run_ended", "the run has ended")
+    if state.cancel_reason:
+        return refuse("already_cancelled", "the run is being cancelled")
+    return Decision((e.CancelRequested(command.reason, command.by, command.command_id),))
+
+
+def close(state: State, command: Close, now_ms: int) -> Decision:
+    """End a stopped run as it stopped."""
+    if state.phase == "terminated":
+        return refuse("run_ended", "the run has ended")
+    if state.phase != "suspended":
+        return refuse("not_stopped", "the run has not stopped; cancel it instead")
+    if state.close_requested:
+        return refuse("already_closing", "the run is being closed")
+    return Decision((e.CloseRequested(command.by, command.command_id),))
+
+
+_STILL: dict[str, tuple[str, ...]] = {
+    "max_turns": ("turns", "model_attempts"),
+    "max_tool_calls": ("tool_calls", "call_attempts"),
+    "budget_cost": ("cost_micros",),
+}
+
+
+def resume(state: State, command: Resume, now_ms: int) -> Decision:
+    """Lift a stop, if what stopped the run has changed."""
+    if state.phase == "terminated":
+        return refuse("run_ended", "the run has ended")
+    if state.phase != "suspended":
+        return refuse("not_stopped", "the run has not stopped")
+    if state.reason == "outcome_unknown":
+        return refuse("outcome_unknown", f"settle the unknown effect first: {state.detail}")
+    if now_ms >= state.deadline_at_ms:
+        return refuse("deadline", "the run's deadline has passed: raise deadline_ms")
+    if state.reason == "deadline" and state.counters.active_ms >= state.limits.active_ms:
+        return refuse("deadline", "the run's active time is used up: raise active_ms")
+    for name in _STILL.get(state.reason, ()):
+        if getattr(state.meters, name).free < 1:
+            return refuse(state.reason, f"the limit is still reached: raise {name}")
+    return Decision((e.RunResumed(state.epoch, "resume", "", command.by, command.command_id),))
+
+
+def raise_limits(state: State, command: RaiseLimits, now_ms: int) -> Decision:
+    """New values for named limits; each must be an integer above the present one."""
+    if state.phase == "terminated":
+        return refuse("run_ended", "the run has ended")
+    if not command.raised:
+        return refuse("nothing_raised", "name at least one limit")
+    for name, value in command.raised.items():
+        if name not in RAISABLE:
+            return refuse("unknown_limit", f"{name} can't be raised")
+        present = getattr(state.limits, name)
+        if present is None:
+            return refuse("limit_waived", f"{name} is waived")
+        if not present < value <= CEILING:
+            return refuse("not_higher", f"{name} must be above {present} and at most {CEILING}")
+    try:
+        checked(msgspec.structs.replace(state.limits, **command.raised))
+    except DeclarationError as error:
+        return refuse(error.code, str(error))
+    return Decision((e.LimitsRaised(command.raised, command.by, command.command_id),))

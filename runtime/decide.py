@@ -1,0 +1,87 @@
+"""``decide(state, command, now)``: from a wish or an observation to facts. Pure, total, and never calls application code.
+
+One row a command. A decision is made from the state alone; the driver applies its events (``fold.evolve``) before it
+asks for the next one, so no rule has to look ahead. Whatever a rule doesn't expect (a late report, a doubled answer, a
+call that is gone) is ``NOTHING``; whatever the tables don't admit is a bug and raises in the fold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from .advance import advance
+from .approvals import approve, reject
+from .canonical import canonical_bytes
+from .commands import (
+    Advance,
+    Approve,
+    Cancel,
+    ChecksDone,
+    ClaimLost,
+    Close,
+    Command,
+    Executed,
+    ModelReplied,
+    Outside,
+    Queried,
+    RaiseLimits,
+    Reject,
+    ResolveCall,
+    Resume,
+    TakeOver,
+)
+from .control import cancel, close, raise_limits, resume
+from .decision import NOTHING, Decision, refuse
+from .effects import claim_lost, executed, queried, resolve_call
+from .errors import BugError, CallerError
+from .ladder import checks_done
+from .state import State
+from .strict_json import parse_value
+from .takeover import take_over
+from .turns import model_replied
+
+COMMAND_ID_CHARS_MAX = 128
+
+
+def decide(state: State, command: Command, now_ms: int) -> Decision:
+    """The decision about one command at store time ``now_ms``. The state is not changed."""
+    if type(command) is Advance:
+        return advance(state, now_ms)
+    rule = _RULES.get(type(command))
+    if rule is None:
+        raise BugError("command_unknown", type(command).__name__)
+    if isinstance(command, Outside):
+        if command.command_id in state.commands:
+            return NOTHING
+        if not 0 < len(command.command_id) <= COMMAND_ID_CHARS_MAX:
+            return refuse("command_id", f"1 to {COMMAND_ID_CHARS_MAX} characters")
+    return rule(state, command, now_ms)
+
+
+def _resolve(state: State, command: ResolveCall, now_ms: int) -> Decision:
+    """A person's result is a result like any other: strict JSON, or refused."""
+    result: bytes | None = None
+    if command.result:
+        try:
+            result = canonical_bytes(parse_value(command.result))
+        except CallerError as error:
+            return refuse("result_json", str(error))
+    return resolve_call(state, command, now_ms, result)
+
+
+_RULES: dict[type[Any], Callable[[State, Any, int], Decision]] = {
+    TakeOver: take_over,
+    ModelReplied: model_replied,
+    ChecksDone: checks_done,
+    ClaimLost: claim_lost,
+    Executed: executed,
+    Queried: queried,
+    Approve: approve,
+    Reject: reject,
+    Cancel: cancel,
+    Resume: resume,
+    Close: close,
+    RaiseLimits: raise_limits,
+    ResolveCall: _resolve,
+}

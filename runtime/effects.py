@@ -1,0 +1,284 @@
+"""Effects: claim, start, settle and reconcile. The whole table of the ledger is decided here.
+
+A key's row says what became of one business intent, whoever proposed it. The first rule is the conflict: another intent
+under the same key runs nothing. A time-out, a cancel or a lost executor after dispatch makes an effect unknown, never
+failed; what happens then depends on what its far side offers.
+"""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from typing import Literal
+
+from . import events as e
+from .binding import binding_sha256, request_sha256
+from .commands import ClaimLost, Executed, Queried, ResolveCall
+from .decision import NOTHING, Decision, refuse, settle
+from .ledger import Claim, LedgerRow
+from .limits import CALL_BACKOFF_MS, MARGIN_MS, QUERIES_MAX, QUERY_BACKOFF_MS, backoff_ms
+from .results import bind_error
+from .state import CallState, State
+
+VALIDITY_LEAST_MS = 1
+
+
+def claim(state: State, call: CallState, kind: str, attempt: int, valid_until_ms: int) -> Claim | None:
+    """The claim that goes with an approval request or an intent; None for reads."""
+    if call.key is None or call.intent_sha256 is None:
+        return None
+    return Claim(
+        tenant=state.tenant,
+        key=call.key,
+        tool=call.tool,
+        call_id=call.call,
+        kind=kind,  # type: ignore[arg-type]  # "approval" or "intent"
+        intent_sha256=call.intent_sha256,
+        args_sha256=call.args_sha256,
+        attempt=attempt,
+        valid_until_ms=valid_until_ms,
+    )
+
+
+def by_row(state: State, call: CallState, row: LedgerRow | None) -> Decision | None:
+    """What the key's row says about this call: a decision, or None for "go on".
+
+    The call has been validated (its key and hashes are set). Rows of the ledger table, in its order.
+    """
+    if row is None or call.key is None:
+        return None
+    if row.intent_sha256 != call.intent_sha256 and row.status != "rejected":
+        return Decision(
+            (
+                e.CallRejected(
+                    call.call,
+                    "ledger",
+                    "idempotency_conflict",
+                    "the same key was used with other arguments; nothing ran",
+                ),
+            )
+        )
+    if row.run_id == state.run_id and row.call_id == call.call:
+        return None
+    match row.status:
+        case "succeeded":
+            return Decision((replayed(state, call, row),))
+        case "waiting_approval":
+            return _wait(call, row, "approval")
+        case "in_flight":
+            return _wait(call, row, "in_flight")
+        case "unknown":
+            return _wait(call, row, "unknown")
+        case "rejected":
+            if call.holder_run == row.run_id and call.holder_call == row.call_id:
+                return Decision(
+                    (
+                        e.CallRejected(
+                            call.call, "approval", "approval_rejected", "a person rejected this action"
+                        ),
+                    )
+                )
+            return None
+
+
+def _wait(call: CallState, row: LedgerRow, why: str) -> Decision:
+    if call.phase == "waiting_key" and (call.holder_run, call.holder_call, call.holder_why) == (
+        row.run_id,
+        row.call_id,
+        why,
+    ):
+        return NOTHING
+    return Decision(
+        (e.CallWaiting(call.call, row.key, row.run_id, row.call_id, why),)  # type: ignore[arg-type]  # a literal
+    )
+
+
+def replayed(state: State, call: CallState, row: LedgerRow) -> e.ResultBound:
+    """Bind the recorded result of an effect that happened; nothing runs."""
+    source = e.ReplayedFrom(row.run_id, row.call_id, row.at_ms, row.args_sha256 != call.args_sha256)
+    digest = None if row.result is None else sha256(row.result).digest()
+    status: Literal["ok", "error"] = "ok" if row.result is not None else "error"
+    code = "replayed" if status == "ok" else "output_invalid"
+    binding = binding_sha256(call.request_sha256, state.response_id, call.call, status, code, digest)
+    return e.ResultBound(call.call, status, code, binding, "", row.result, source)
+
+
+def start(state: State, call: CallState, now_ms: int, verdicts: tuple[e.RungVerdict, ...] = ()) -> Decision:
+    """The intent of the next attempt, with its claim. The caller has checked order, limits and freshness."""
+    definition = state.tools[call.tool]
+    attempt = call.attempt + 1
+    remaining = state.deadline_at_ms - now_ms
+    validity = max(VALIDITY_LEAST_MS, min(definition.timeout_ms, remaining))
+    valid_until = now_ms + validity
+    event = e.CallStarted(call.call, attempt, valid_until, request_sha256(state, call, attempt), verdicts)
+    return Decision((event,), claim=claim(state, call, "intent", attempt, valid_until))
+
+
+def claim_lost(state: State, command: ClaimLost, now_ms: int) -> Decision:
+    """Another holder was quicker. ``by_row`` says what that means; a row that says "go on" is looked up again."""
+    call = state.calls.get(command.call)
+    if call is None:
+        return NOTHING
+    if call.phase == "executed":
+        # A retry after a proven failure had freed the key, and another intent took it.
+        row = command.row
+        if row.status == "succeeded" and row.intent_sha256 == call.intent_sha256:
+            return Decision((replayed(state, call, row),))
+        return give_up_retry(state, call, "key_taken", "the same action is being done elsewhere")
+    if call.phase not in ("checking", "waiting_key"):
+        return NOTHING
+    return by_row(state, call, command.row) or NOTHING
+
+
+# --- what an attempt came to -------------------------------------------------------------------------------------
+
+
+def executed(state: State, command: Executed, now_ms: int) -> Decision:
+    """An executor's report. Late or doubled reports change nothing, except that a late success settles an unknown."""
+    call = state.calls.get(command.call)
+    if call is None or call.attempt != command.attempt:
+        return NOTHING
+    if call.phase == "reconciling" and command.outcome == "succeeded":
+        return _applied(state, call, command.result, "executor", "reported late")
+    if call.phase != "started":
+        return NOTHING
+    effect = call.key is not None
+    outcome = command.outcome
+    if effect and outcome == "failed" and not command.no_effect:
+        outcome = "unknown"
+    elif not effect and outcome == "unknown":
+        outcome = "failed"
+    retry_at = _retry_at(state, call, command.retryable, now_ms) if outcome != "succeeded" else 0
+    event = e.CallExecuted(
+        call.call,
+        call.attempt,
+        outcome,
+        command.result if outcome == "succeeded" else None,
+        sha256(command.result).digest() if command.result is not None and outcome == "succeeded" else None,
+        command.code,
+        command.safe_message,
+        command.retryable,
+        retry_at,
+        command.duration_ms,
+        command.artifact,
+        command.size,
+        command.progress_sha256,
+    )
+    if not effect:
+        return Decision((event,))
+    if outcome == "succeeded":
+        return Decision((event,), settlements=settle(state, call, "succeeded", command.result))
+    return Decision((event,), settlements=settle(state, call, "unknown" if outcome == "unknown" else "free"))
+
+
+def _retry_at(state: State, call: CallState, retryable: bool, now_ms: int) -> int:
+    """When a further attempt is due; 0 for never. Bounded by the tool's attempts, the run's and the deadline."""
+    if not retryable or not attempts_left(state, call):
+        return 0
+    at = now_ms + backoff_ms(CALL_BACKOFF_MS, call.attempt)
+    return at if at < state.deadline_at_ms else 0
+
+
+def attempts_left(state: State, call: CallState) -> bool:
+    """Whether the tool's own bound, the run's attempts and the cost admit one more attempt."""
+    definition = state.tools[call.tool]
+    return (
+        call.attempt < definition.max_attempts
+        and state.meters.call_attempts.free >= 1
+        and state.meters.cost_micros.free >= definition.cost_micros
+    )
+
+
+# --- reconciliation ----------------------------------------------------------------------------------------------
+
+
+def queries_left(state: State, call: CallState) -> bool:
+    """Whether the far side can still be asked about this effect."""
+    return state.tools[call.tool].far_side == "queryable" and call.queries < QUERIES_MAX
+
+
+def may_resend(state: State, call: CallState) -> bool:
+    """Whether an unknown effect may be sent again: the far side takes the key, or its repetition is natural."""
+    return (
+        state.tools[call.tool].far_side in ("keyed", "natural")
+        and not call.resend_denied
+        and attempts_left(state, call)
+    )
+
+
+def needs_person(state: State, call: CallState) -> bool:
+    """An unknown effect that nothing here can settle."""
+    return call.phase == "reconciling" and not queries_left(state, call) and not may_resend(state, call)
+
+
+def resend_due(state: State, call: CallState, now_ms: int) -> bool:
+    """Whether an unknown effect is to be sent again now (after the back-off of its attempt)."""
+    return may_resend(state, call) and now_ms >= resend_at(call)
+
+
+def resend_at(call: CallState) -> int:
+    """When an unknown effect may be sent again: the back-off counts from when it became unknown."""
+    return call.observed_at_ms + backoff_ms(CALL_BACKOFF_MS, call.attempt)
+
+
+def queried(state: State, command: Queried, now_ms: int) -> Decision:
+    """One answer of the far side. ``absent`` counts only from an authoritative query, and only once the lost attempt
+    can't arrive any more (its validity plus the margin are over)."""
+    call = state.calls.get(command.call)
+    if call is None or call.phase != "reconciling":
+        return NOTHING
+    if command.outcome == "applied":
+        return _applied(state, call, command.result, "query", command.reason)
+    settled_at = call.valid_until_ms + MARGIN_MS
+    authoritative = state.tools[call.tool].query_authoritative
+    if command.outcome == "absent" and authoritative and now_ms > settled_at:
+        return Decision(
+            (e.CallReconciled(call.call, "absent", "query", reason=command.reason),),
+            settlements=settle(state, call, "free"),
+        )
+    next_at = now_ms + backoff_ms(QUERY_BACKOFF_MS, call.queries + 1)
+    if command.outcome == "absent" and authoritative:
+        next_at = max(next_at, settled_at + 1)
+    return Decision(
+        (e.CallReconciled(call.call, "unknown", "query", reason=command.reason, next_query_at_ms=next_at),)
+    )
+
+
+def _applied(state: State, call: CallState, result: bytes | None, by: str, reason: str) -> Decision:
+    shown = b"null" if result is None else result
+    event = e.CallReconciled(call.call, "applied", by, shown, sha256(shown).digest(), reason)
+    return Decision((event,), settlements=settle(state, call, "succeeded", shown))
+
+
+def resolve_call(state: State, command: ResolveCall, now_ms: int, result: bytes | None) -> Decision:
+    """A person's word on an unknown effect, in a live, stopped or ended run; the same checks as an approval."""
+    call = state.calls.get(command.call) or state.unknown_calls.get(command.call)
+    if call is None or not (call.phase == "reconciling" or call.call in state.unknown_calls):
+        return refuse("not_unknown", "that call has no unknown effect")
+    if state.pins.separate_approver and command.by == state.principal:
+        return refuse("same_person", "who asked for the action may not settle it")
+    if call.phase == "reconciling" and not needs_person(state, call) and state.phase != "suspended":
+        return refuse(
+            "being_reconciled", "the runtime is still finding out; try again when it waits for a person"
+        )
+    if command.outcome == "applied":
+        shown = b"null" if result is None else result
+        event = e.CallReconciled(
+            call.call,
+            "applied",
+            command.by,
+            shown,
+            sha256(shown).digest(),
+            command.reason,
+            0,
+            command.command_id,
+        )
+        return Decision((event,), settlements=settle(state, call, "succeeded", shown))
+    event = e.CallReconciled(
+        call.call, "absent", command.by, reason=command.reason, command_id=command.command_id
+    )
+    return Decision((event,), settlements=settle(state, call, "free"))
+
+
+def give_up_retry(state: State, call: CallState, code: str, message: str) -> Decision:
+    """A failed attempt whose further attempt isn't allowed any more: its failure is the result."""
+    return Decision((bind_error(state, call, call.code or code, call.safe_message or message),))

@@ -1,0 +1,374 @@
+"""What happened: the immutable, tagged events of a run's log.
+
+Events are facts in the past tense. They are written once, as msgpack arrays tagged by an explicit string, and decoded
+strictly. A new field goes to the end with a default and gets golden bytes; a changed meaning gets a new tag
+(``call_proposed@2``) and an ADR. ``seq``, ``version`` and ``at`` of an event belong to the row that holds it.
+
+Hashes are raw 32-byte sha256. Times are store milliseconds. Money is integer micro-units. ``call`` is the runtime's
+own call id (``c<turn>.<index>``), never the provider's.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from .model import Usage
+
+Verdict = Literal["allow", "deny", "unknown", "ask"]
+Rung = Literal[
+    "known",
+    "json",
+    "schema",
+    "check",
+    "authorisation",
+    "policy",
+    "switch",
+    "limits",
+    "ledger",
+    "progress",
+    "preview",
+    "approval",
+    "definition",
+    "execute",
+    "result",
+]
+
+
+class RungVerdict(msgspec.Struct, frozen=True, array_like=True):
+    """One check's answer. ``code`` says why it isn't ``allow``; ``revision`` is that of the policy or check."""
+
+    rung: Rung
+    verdict: Verdict
+    code: str = ""
+    revision: str = ""
+
+
+class Event(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
+    """Base of all events."""
+
+
+# --- run ---------------------------------------------------------------------------------------------------------
+
+
+class RunStarted(Event, frozen=True, tag="run_started"):
+    """The run exists. ``pins_sha256`` names the blob with everything that is fixed for the run (``pins.Pins``)."""
+
+    run_id: str
+    tenant: str
+    principal: str
+    operation_id: str
+    agent: str
+    input: str
+    pins_sha256: bytes
+    application: str = ""
+    parent_run: str = ""
+    parent_call: str = ""
+    depth: int = 0
+    as_of: str = ""
+    trace: str = ""
+    on_stop: Literal["suspend", "end"] = "suspend"
+
+
+class RunResumed(Event, frozen=True, tag="run_resumed"):
+    """A host took the run under ``epoch``. The fold closes nothing by itself: the same append carries the facts about
+    intents of older epochs."""
+
+    epoch: int
+    cause: Literal["adopted", "host_died", "woken", "command", "resume", "resolved"]
+    host: str = ""
+    by: str = ""
+    command_id: str = ""
+
+
+class MessageReceived(Event, frozen=True, tag="message_received"):
+    """Text added to the history: by the caller, or by the runtime (a corrective request)."""
+
+    source: Literal["user", "runtime"]
+    text: str
+    command_id: str = ""
+
+
+class LimitsRaised(Event, frozen=True, tag="limits_raised"):
+    """New, higher values of named limits; a limit is never lowered."""
+
+    raised: dict[str, int]
+    by: str
+    command_id: str = ""
+
+
+class CancelRequested(Event, frozen=True, tag="cancel_requested"):
+    """No new intent from here on; what is open is closed, then the run ends."""
+
+    reason: Literal["by_user", "by_parent", "kill_switch"]
+    by: str
+    command_id: str = ""
+
+
+class CloseRequested(Event, frozen=True, tag="close_requested"):
+    """A stopped or waiting run is to end with the outcome it stopped with."""
+
+    by: str
+    command_id: str = ""
+
+
+class RunSuspended(Event, frozen=True, tag="run_suspended"):
+    """A stop that someone can lift. ``unfinished`` names open predicates and calls without success."""
+
+    outcome: str
+    reason: str
+    unfinished: tuple[str, ...] = ()
+    detail: str = ""
+
+
+class RunTerminated(Event, frozen=True, tag="run_terminated"):
+    """The end. Only ``call_reconciled`` may follow."""
+
+    outcome: str
+    reason: str
+    unfinished: tuple[str, ...] = ()
+    detail: str = ""
+
+
+# --- model -------------------------------------------------------------------------------------------------------
+
+
+class ModelRequested(Event, frozen=True, tag="model_requested"):
+    """Intent to send a request for the first ``items`` history items, with its reservations."""
+
+    turn: int
+    attempt: int
+    request_sha256: bytes
+    items: int
+    input_tokens_bound: int
+    output_tokens_max: int
+    cost_bound_micros: int
+
+
+class ModelResponded(Event, frozen=True, tag="model_responded"):
+    """A turn arrived whole. ``spent_*`` settle the reservation: the reported usage, or the bounds if unknown."""
+
+    turn: int
+    attempt: int
+    finish: str
+    finish_raw: str
+    text: str
+    calls: int
+    usage: Usage | None
+    spent_input_tokens: int
+    spent_output_tokens: int
+    spent_cost_micros: int
+    response_id: str = ""
+    served_model: str = ""
+    continuation: bytes | None = None
+    first_token_ms: int = 0
+    total_ms: int = 0
+
+
+class ModelFailed(Event, frozen=True, tag="model_failed"):
+    """No usable turn. ``retry_at_ms`` 0 means no further attempt. The reservation is spent as said."""
+
+    turn: int
+    attempt: int
+    code: str
+    retryable: bool
+    retry_at_ms: int
+    spent_input_tokens: int
+    spent_output_tokens: int
+    spent_cost_micros: int
+    finish_raw: str = ""
+    safe_message: str = ""
+    response_id: str = ""
+
+
+# --- call --------------------------------------------------------------------------------------------------------
+
+
+class CallProposed(Event, frozen=True, tag="call_proposed"):
+    """The model asked for this. ``arguments`` are its raw bytes."""
+
+    call: str
+    tool: str
+    arguments: bytes
+    provider_call_id: str = ""
+
+
+class CallValidated(Event, frozen=True, tag="call_validated"):
+    """The ladder let it pass up to the approval. ``arguments`` are the canonical bytes, None if equal to the raw
+    ones. ``key`` and ``intent_sha256`` are None for reads."""
+
+    call: str
+    arguments: bytes | None
+    args_sha256: bytes
+    verdicts: tuple[RungVerdict, ...] = ()
+    key: bytes | None = None
+    intent_sha256: bytes | None = None
+
+
+class CallRejected(Event, frozen=True, tag="call_rejected"):
+    """The first rung that refused. Nothing was dispatched; the text goes to the model in the bound result."""
+
+    call: str
+    rung: Rung
+    code: str
+    safe_message: str
+    path: str = ""
+    retryable: bool = False
+    terminal: bool = False
+    verdicts: tuple[RungVerdict, ...] = ()
+
+
+class CallsRejected(Event, frozen=True, tag="calls_rejected"):
+    """Calls beyond ``calls_per_turn_max``, refused and bound as one. ``calls`` are (provider call id, name)."""
+
+    turn: int
+    first_index: int
+    code: str
+    calls: tuple[tuple[str, str], ...]
+
+
+class ApprovalRequested(Event, frozen=True, tag="approval_requested"):
+    """One decision is asked for. ``preview`` is canonical JSON made by the runtime from the real arguments."""
+
+    call: str
+    approval_id: str
+    round: int
+    preview: bytes
+    preview_sha256: bytes
+    args_sha256: bytes
+    definition_sha256: bytes
+    policy_revision: str
+    resource_version: str
+    expires_at_ms: int
+
+
+class ApprovalDecided(Event, frozen=True, tag="approval_decided"):
+    """A person's decision, single-use."""
+
+    call: str
+    approval_id: str
+    decision: Literal["approve", "reject"]
+    approver: str
+    reason: str = ""
+    command_id: str = ""
+
+
+class ApprovalLapsed(Event, frozen=True, tag="approval_lapsed"):
+    """The approval can't be used (any more)."""
+
+    call: str
+    approval_id: str
+    why: Literal["expired", "stale", "cancelled", "settled_elsewhere"]
+    what: str = ""
+
+
+class CallWaiting(Event, frozen=True, tag="call_waiting"):
+    """The key is held elsewhere: a durable wait, no process."""
+
+    call: str
+    key: bytes
+    holder_run: str
+    holder_call: str
+    why: Literal["in_flight", "approval", "unknown"]
+
+
+class CallStarted(Event, frozen=True, tag="call_started"):
+    """Intent: the call is dispatched under ``attempt`` after this is durable. ``valid_until_ms`` bounds the dispatch.
+    ``request_sha256`` is the hash of the protected request (``binding.request_sha256``)."""
+
+    call: str
+    attempt: int
+    valid_until_ms: int
+    request_sha256: bytes
+    verdicts: tuple[RungVerdict, ...] = ()
+
+
+class CallExecuted(Event, frozen=True, tag="call_executed"):
+    """What an attempt came to. ``unknown`` only for effects. ``result`` is canonical JSON; a result too large to
+    show is a blob (``artifact``) with ``size`` bytes in all, and ``result`` is its bounded view."""
+
+    call: str
+    attempt: int
+    outcome: Literal["succeeded", "failed", "unknown"]
+    result: bytes | None = None
+    result_sha256: bytes | None = None
+    code: str = ""
+    safe_message: str = ""
+    retryable: bool = False
+    retry_at_ms: int = 0
+    duration_ms: int = 0
+    artifact: bytes | None = None
+    size: int = 0
+    progress_sha256: bytes | None = None
+
+
+class CallReconciled(Event, frozen=True, tag="call_reconciled"):
+    """What became known of an unknown effect. ``applied`` and ``absent`` settle it; ``unknown`` counts one query."""
+
+    call: str
+    outcome: Literal["applied", "absent", "unknown"]
+    by: str
+    result: bytes | None = None
+    result_sha256: bytes | None = None
+    reason: str = ""
+    next_query_at_ms: int = 0
+    command_id: str = ""
+
+
+class ReplayedFrom(msgspec.Struct, frozen=True, array_like=True):
+    """Where a replayed result was made, and when."""
+
+    run: str
+    call: str
+    at_ms: int
+    arguments_differ: bool = False
+
+
+class ResultBound(Event, frozen=True, tag="result_bound"):
+    """The one result of a call. ``result`` is None when it is the executed or reconciled one."""
+
+    call: str
+    status: Literal["ok", "error"]
+    code: str
+    binding_sha256: bytes
+    safe_message: str = ""
+    result: bytes | None = None
+    replayed: ReplayedFrom | None = None
+
+
+AnyEvent = (
+    RunStarted
+    | RunResumed
+    | MessageReceived
+    | LimitsRaised
+    | CancelRequested
+    | CloseRequested
+    | RunSuspended
+    | RunTerminated
+    | ModelRequested
+    | ModelResponded
+    | ModelFailed
+    | CallProposed
+    | CallValidated
+    | CallRejected
+    | CallsRejected
+    | ApprovalRequested
+    | ApprovalDecided
+    | ApprovalLapsed
+    | CallWaiting
+    | CallStarted
+    | CallExecuted
+    | CallReconciled
+    | ResultBound
+)
+
+
+def tag_of(event: Event) -> str:
+    """The explicit tag that is stored for this event."""
+    return str(type(event).__struct_config__.tag)
+
+
+EVENT_TYPES: tuple[type[Event], ...] = AnyEvent.__args__
+EVENTS_BY_TAG: dict[str, type[Event]] = {str(kind.__struct_config__.tag): kind for kind in EVENT_TYPES}
+EVENT_VERSION: dict[str, int] = {tag: int(tag.partition("@")[2] or 1) for tag in EVENTS_BY_TAG}

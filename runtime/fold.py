@@ -1,0 +1,614 @@
+"""The fold: how one event changes a state. The only code that changes a ``State``.
+
+Map of the file: ``begin`` and ``fold`` at the top, then one function per event in the order of ``events.py``, then the
+few pure leaves they share. Every function looks the transition up first, so an event that the tables don't admit
+raises and changes nothing. Nothing here decides: whatever a value depends on is in the event or in the state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from hashlib import sha256
+from typing import Any
+
+import msgspec
+
+from . import events as e
+from .canonical import decode_canonical
+from .errors import BugError, HistoryRefused
+from .limits import RAISABLE
+from .model import AssistantCall, AssistantItem, Item, NoteItem, ResultItem, UserItem
+from .pins import Pins
+from .projection import error_content, ok_content, replayed_content
+from .state import METERED, ApprovalState, CallState, Meters, State
+from .transitions import next_call_phase, next_run_phase
+
+_encode_item = msgspec.msgpack.Encoder().encode
+
+
+def begin(event: e.RunStarted, pins: Pins, at_ms: int) -> State:
+    """The state after ``run_started``, the first event of every log."""
+    request_head = pins_head(pins)
+    state = State(
+        run_id=event.run_id,
+        pins=pins,
+        pins_sha256=event.pins_sha256,
+        limits=pins.limits,
+        tools={tool.name: tool for tool in pins.tools},
+        request_head_sha256=sha256(request_head).digest(),
+        request_head_bytes=len(request_head) + sum(len(_encode_item(tool)) for tool in pins.tools),
+        meters=Meters.of(pins.limits),
+        tenant=event.tenant,
+        principal=event.principal,
+        operation_id=event.operation_id,
+        agent=event.agent,
+        application=event.application,
+        parent_run=event.parent_run,
+        parent_call=event.parent_call,
+        depth=event.depth,
+        on_stop=event.on_stop,
+        seq=1,
+        at_ms=at_ms,
+        started_at_ms=at_ms,
+        epoch=1,
+        phase=next_run_phase("", "run_started"),
+    )
+    if pins.goal is not None:
+        state.evidence = [0] * len(pins.goal.evidence)
+    _append_item(state, UserItem(event.input))
+    return state
+
+
+def pins_head(pins: Pins) -> bytes:
+    """What every request of the run has in common, hashed once: adapter, model, system text, tool definitions."""
+    head = (
+        pins.api_family,
+        pins.adapter_revision,
+        pins.template_revision,
+        pins.model,
+        pins.system,
+        [tool.definition_sha256.hex() for tool in pins.tools],
+    )
+    return msgspec.json.encode(head)
+
+
+def fold(records: Iterable[tuple[e.AnyEvent, int]], pins: Mapping[bytes, Pins]) -> State:
+    """The state of a log: (event, at_ms) pairs in order. ``pins`` by hash (``pins.read_pins``). Linear in the events.
+
+    Raises ``HistoryRefused`` for a log that doesn't start a run or whose pins are missing, and
+    ``IllegalTransition`` for one that this interpreter can't have written.
+    """
+    iterator = iter(records)
+    started, at_ms = next(iterator, (None, 0))
+    if not isinstance(started, e.RunStarted):
+        raise HistoryRefused("log_start", "the log does not begin with run_started")
+    pinned = pins.get(started.pins_sha256)
+    if pinned is None:
+        raise HistoryRefused("pins_missing", "the run's pinned definitions are missing")
+    state = begin(started, pinned, at_ms)
+    for event, at_ms in iterator:
+        evolve(state, event, at_ms)
+    return state
+
+
+def evolve(state: State, event: e.AnyEvent, at_ms: int) -> None:
+    """Apply one event in place. Total over ``AnyEvent``; raises and changes nothing if the tables don't admit it."""
+    apply = _APPLY.get(type(event))
+    if apply is None:
+        raise BugError("event_unknown", f"no fold for {type(event).__name__}")
+    active = _is_active(state) if at_ms != state.at_ms else False
+    apply(state, event, at_ms)
+    if at_ms != state.at_ms:
+        if active:
+            state.counters.active_ms += at_ms - state.at_ms
+        state.at_ms = at_ms
+    state.seq += 1
+
+
+def _is_active(state: State) -> bool:
+    if state.phase == "open_calls":
+        return any(call.phase == "started" for call in state.calls.values())
+    return state.phase in ("model_requested", "deciding", "created", "results_ready")
+
+
+# --- run ---------------------------------------------------------------------------------------------------------
+
+
+def _run_resumed(state: State, event: e.RunResumed, at_ms: int) -> None:
+    lifts = state.phase == "suspended" and event.cause in ("resume", "resolved")
+    wanted = state.resume_phase if lifts else state.phase
+    state.phase = next_run_phase(state.phase, "run_resumed", wanted or "results_ready")
+    state.epoch = event.epoch
+    if event.cause == "host_died":
+        state.counters.host_deaths += 1
+    if lifts:
+        state.outcome = state.reason = state.detail = ""
+        state.unfinished = ()
+        state.stop_after_turn = state.stop_detail = state.approval_expired_for = ""
+        state.close_requested = False
+        state.counters.host_deaths = 0
+        state.counters.invalid_streak = 0
+        state.counters.idle_turns = 0
+        state.counters.corrective_turns = 0
+        state.model_retry_at_ms = 0
+        if state.phase == "model_retry":
+            state.model_attempt = 0
+    _remember(state, event.command_id)
+
+
+def _message_received(state: State, event: e.MessageReceived, at_ms: int) -> None:
+    state.phase = next_run_phase(state.phase, "message_received")
+    if event.source == "runtime":
+        state.counters.corrective_turns += 1
+        _append_item(state, NoteItem(event.text))
+    else:
+        _append_item(state, UserItem(event.text))
+    _remember(state, event.command_id)
+
+
+def _limits_raised(state: State, event: e.LimitsRaised, at_ms: int) -> None:
+    phase = next_run_phase(state.phase, "limits_raised")
+    for name in event.raised:
+        if name not in RAISABLE:
+            raise BugError("limit_unknown", f"{name} can't be raised", path=name)
+    state.phase = phase
+    state.limits = msgspec.structs.replace(state.limits, **event.raised)
+    for name in METERED:
+        if name in event.raised:
+            getattr(state.meters, name).raise_to(event.raised[name])
+    _remember(state, event.command_id)
+
+
+def _cancel_requested(state: State, event: e.CancelRequested, at_ms: int) -> None:
+    state.phase = next_run_phase(state.phase, "cancel_requested")
+    if not state.cancel_reason:
+        state.cancel_reason = event.reason
+        state.cancel_by = event.by
+    _remember(state, event.command_id)
+
+
+def _close_requested(state: State, event: e.CloseRequested, at_ms: int) -> None:
+    state.phase = next_run_phase(state.phase, "close_requested")
+    state.close_requested = True
+    _remember(state, event.command_id)
+
+
+def _run_suspended(state: State, event: e.RunSuspended, at_ms: int) -> None:
+    before = state.phase
+    state.phase = next_run_phase(before, "run_suspended")
+    # A turn that came to nothing is asked for again from the same history.
+    state.resume_phase = "results_ready" if before == "deciding" else before
+    _stop(state, event)
+
+
+def _run_terminated(state: State, event: e.RunTerminated, at_ms: int) -> None:
+    state.phase = next_run_phase(state.phase, "run_terminated")
+    _stop(state, event)
+    if event.outcome == "completed":
+        state.final_text = state.last_text
+
+
+def _stop(state: State, event: e.RunSuspended | e.RunTerminated) -> None:
+    state.outcome = event.outcome
+    state.reason = event.reason
+    state.detail = event.detail
+    state.unfinished = event.unfinished
+
+
+# --- model -------------------------------------------------------------------------------------------------------
+
+
+def _model_requested(state: State, event: e.ModelRequested, at_ms: int) -> None:
+    state.phase = next_run_phase(state.phase, "model_requested")
+    meters = state.meters
+    if event.turn != state.turn:
+        meters.turns.spend(1)
+        state.turn = event.turn
+        state.calls = {}
+        state.surplus = ()
+        state.turn_result_bytes = 0
+        state.turn_progress = False
+        state.approval_expired_for = ""
+    meters.model_attempts.spend(1)
+    state.model_attempt = event.attempt
+    state.model_epoch = state.epoch
+    state.model_retry_at_ms = 0
+    state.requested_at_ms = at_ms
+    state.request_sha256 = event.request_sha256
+    state.reserved_input = event.input_tokens_bound
+    state.reserved_output = event.output_tokens_max
+    state.reserved_cost = event.cost_bound_micros
+    meters.input_tokens.reserve(event.input_tokens_bound)
+    meters.output_tokens.reserve(event.output_tokens_max)
+    meters.total_tokens.reserve(event.input_tokens_bound + event.output_tokens_max)
+    meters.cost_micros.reserve(event.cost_bound_micros)
+
+
+def _settle_model(state: State, event: e.ModelResponded | e.ModelFailed) -> None:
+    meters = state.meters
+    spent_input, spent_output = event.spent_input_tokens, event.spent_output_tokens
+    meters.input_tokens.settle(state.reserved_input, spent_input)
+    meters.output_tokens.settle(state.reserved_output, spent_output)
+    meters.total_tokens.settle(state.reserved_input + state.reserved_output, spent_input + spent_output)
+    meters.cost_micros.settle(state.reserved_cost, event.spent_cost_micros)
+    state.reserved_input = state.reserved_output = state.reserved_cost = 0
+
+
+def _model_responded(state: State, event: e.ModelResponded, at_ms: int) -> None:
+    state.phase = next_run_phase(state.phase, "model_responded")
+    _settle_model(state, event)
+    state.response_id = event.response_id
+    state.finish = event.finish
+    state.last_text = event.text
+    state.continuation = event.continuation
+    state.model_code = ""
+    if not event.calls and event.finish in ("final", "paused") and (event.text or event.continuation):
+        # A turn with calls joins the history when its results do: a call is never split from its result.
+        _append_item(state, AssistantItem(event.text, (), event.continuation))
+
+
+def _model_failed(state: State, event: e.ModelFailed, at_ms: int) -> None:
+    state.phase = next_run_phase(state.phase, "model_failed")
+    _settle_model(state, event)
+    state.model_code = event.code
+    state.model_retry_at_ms = event.retry_at_ms
+    state.response_id = event.response_id
+
+
+# --- call --------------------------------------------------------------------------------------------------------
+
+
+def _call_proposed(state: State, event: e.CallProposed, at_ms: int) -> None:
+    state.phase = next_run_phase(state.phase, "call_proposed")
+    if event.call in state.calls:
+        raise BugError("call_repeated", f"{event.call} was proposed before", path=event.call)
+    state.counters.calls_proposed += 1
+    state.calls[event.call] = CallState(
+        call=event.call,
+        turn=state.turn,
+        index=len(state.calls),
+        tool=event.tool,
+        provider_call_id=event.provider_call_id,
+        raw=event.arguments,
+        phase=next_call_phase("", "call_proposed"),
+    )
+
+
+def _call(state: State, name: str, tag: str) -> CallState:
+    """The named open call, with the run's transition checked and taken (it never changes the run's phase here)."""
+    call = state.calls.get(name)
+    if call is None:
+        raise BugError("call_unknown", f"no call {name} is open", path=name)
+    next_run_phase(state.phase, tag)
+    return call
+
+
+def _call_validated(state: State, event: e.CallValidated, at_ms: int) -> None:
+    call = _call(state, event.call, "call_validated")
+    call.phase = next_call_phase(call.phase, "call_validated")
+    call.arguments = call.raw if event.arguments is None else event.arguments
+    call.args_sha256 = event.args_sha256
+    call.key = event.key
+    call.intent_sha256 = event.intent_sha256
+    call.checked_at_ms = at_ms
+    state.meters.tool_calls.reserve(1)
+    state.calls_each[call.tool] = state.calls_each.get(call.tool, 0) + 1
+    state.counters.invalid_streak = 0
+    same = repeat_key(call)
+    state.repeats[same] = state.repeats.get(same, 0) + 1
+
+
+def _call_rejected(state: State, event: e.CallRejected, at_ms: int) -> None:
+    call = _call(state, event.call, "call_rejected")
+    admitted = call.phase != "proposed"
+    call.phase = next_call_phase(call.phase, "call_rejected")
+    call.rung, call.code, call.path = event.rung, event.code, event.path
+    call.safe_message, call.retryable, call.terminal = event.safe_message, event.retryable, event.terminal
+    if admitted:
+        _give_back(state, call)
+    counters = state.counters
+    counters.calls_refused += 1
+    if event.rung in ("known", "json", "schema"):
+        counters.invalid_streak += 1
+    if event.rung not in ("progress", "limits"):
+        counters.denials += 1
+    if event.rung == "progress":
+        state.stop_after_turn = state.stop_after_turn or "no_progress"
+        state.stop_detail = state.stop_detail or f"{call.tool} was repeated without news"
+    elif event.rung == "limits" and event.code in ("max_tool_calls", "budget_cost"):
+        state.stop_after_turn = state.stop_after_turn or event.code
+    elif event.terminal:
+        state.stop_after_turn = "policy_denied"
+        state.stop_detail = event.code
+
+
+def _give_back(state: State, call: CallState) -> None:
+    """An admitted call that never started gives its place back."""
+    if call.attempt == 0:
+        state.meters.tool_calls.settle(1, 0)
+        state.calls_each[call.tool] -= 1
+
+
+def _calls_rejected(state: State, event: e.CallsRejected, at_ms: int) -> None:
+    next_run_phase(state.phase, "calls_rejected")
+    state.surplus = event.calls
+    state.counters.calls_refused += len(event.calls)
+    state.counters.denials += 1
+
+
+def _approval_requested(state: State, event: e.ApprovalRequested, at_ms: int) -> None:
+    call = _call(state, event.call, "approval_requested")
+    call.phase = next_call_phase(call.phase, "approval_requested")
+    call.approval_rounds = event.round
+    call.holds_key = True
+    call.holder_run = call.holder_call = call.holder_why = ""
+    call.approval = ApprovalState(
+        approval_id=event.approval_id,
+        round=event.round,
+        preview=event.preview,
+        preview_sha256=event.preview_sha256,
+        args_sha256=event.args_sha256,
+        definition_sha256=event.definition_sha256,
+        policy_revision=event.policy_revision,
+        resource_version=event.resource_version,
+        requested_at_ms=at_ms,
+        expires_at_ms=event.expires_at_ms,
+    )
+
+
+def _approval(call: CallState, approval_id: str) -> ApprovalState:
+    approval = call.approval
+    if approval is None or approval.approval_id != approval_id:
+        raise BugError("approval_unknown", f"{call.call} has no approval {approval_id}", path=call.call)
+    return approval
+
+
+def _approval_decided(state: State, event: e.ApprovalDecided, at_ms: int) -> None:
+    call = _call(state, event.call, "approval_decided")
+    approval = _approval(call, event.approval_id)
+    call.phase = next_call_phase(call.phase, "approval_decided")
+    approval.decision = event.decision
+    approval.approver = event.approver
+    approval.reason = event.reason
+    call.checked_at_ms = -1
+    _remember(state, event.command_id)
+
+
+def _approval_lapsed(state: State, event: e.ApprovalLapsed, at_ms: int) -> None:
+    call = _call(state, event.call, "approval_lapsed")
+    approval = _approval(call, event.approval_id)
+    call.phase = next_call_phase(call.phase, "approval_lapsed")
+    approval.decision = event.why
+    call.checked_at_ms = -1
+    if event.why == "expired":
+        state.approval_expired_for = call.tool
+
+
+def _call_waiting(state: State, event: e.CallWaiting, at_ms: int) -> None:
+    call = _call(state, event.call, "call_waiting")
+    call.phase = next_call_phase(call.phase, "call_waiting")
+    call.holder_run, call.holder_call, call.holder_why = event.holder_run, event.holder_call, event.why
+    call.holds_key = False
+    call.checked_at_ms = -1
+
+
+def _call_started(state: State, event: e.CallStarted, at_ms: int) -> None:
+    call = _call(state, event.call, "call_started")
+    cost = state.tools[call.tool].cost_micros
+    first = call.attempt == 0
+    call.phase = next_call_phase(call.phase, "call_started")
+    meters = state.meters
+    if first:
+        meters.tool_calls.settle(1, 1)
+    meters.call_attempts.spend(1)
+    if cost:
+        meters.cost_micros.spend(cost)
+    call.attempt = event.attempt
+    call.attempt_epoch = state.epoch
+    call.started_at_ms = at_ms
+    call.valid_until_ms = event.valid_until_ms
+    call.request_sha256 = event.request_sha256
+    call.holds_key = call.key is not None
+    call.retry_at_ms = 0
+    call.resend_denied = False
+    call.checked_at_ms = -1
+
+
+def _call_executed(state: State, event: e.CallExecuted, at_ms: int) -> None:
+    call = _call(state, event.call, "call_executed")
+    unknown = event.outcome == "unknown"
+    call.phase = next_call_phase(call.phase, "call_executed", "reconciling" if unknown else "executed")
+    call.outcome, call.code, call.safe_message = event.outcome, event.code, event.safe_message
+    call.retryable, call.retry_at_ms = event.retryable, event.retry_at_ms
+    call.result, call.result_sha256 = event.result, event.result_sha256
+    call.artifact, call.size = event.artifact, event.size
+    call.progress_sha256 = event.progress_sha256
+    call.observed_at_ms = at_ms
+    if event.outcome == "failed" and call.key is not None:
+        call.holds_key = False
+
+
+def _call_reconciled(state: State, event: e.CallReconciled, at_ms: int) -> None:
+    if state.phase == "terminated":
+        _reconcile_after_end(state, event)
+        return
+    call = state.calls.get(event.call) or state.unknown_calls.get(event.call)
+    if call is None:
+        raise BugError("call_unknown", f"no call {event.call} is open", path=event.call)
+    next_run_phase(state.phase, "call_reconciled")
+    if call.phase == "bound":
+        next_call_phase(call.phase, "call_reconciled")
+        if event.outcome != "unknown":
+            state.unknown_calls.pop(event.call, None)
+        _remember(state, event.command_id)
+        return
+    wanted = {"applied": "executed", "unknown": "reconciling", "absent": "checking"}[event.outcome]
+    call.phase = next_call_phase(call.phase, "call_reconciled", wanted)  # type: ignore[arg-type]  # the three are phases
+    call.queries += 1 if event.by == "query" else 0
+    call.next_query_at_ms = event.next_query_at_ms
+    call.resend_denied = event.by == "recheck"
+    if event.outcome == "applied":
+        call.outcome = "succeeded"
+        call.code = ""
+        call.result, call.result_sha256 = event.result, event.result_sha256
+        call.observed_at_ms = at_ms
+    elif event.outcome == "absent":
+        call.outcome = ""
+        call.checked_at_ms = -1
+        call.holds_key = False
+        call.retry_at_ms = 0
+    _remember(state, event.command_id)
+
+
+def _reconcile_after_end(state: State, event: e.CallReconciled) -> None:
+    next_run_phase(state.phase, "call_reconciled")
+    if event.call not in state.unknown_calls:
+        raise BugError("call_unknown", f"no unknown effect {event.call}", path=event.call)
+    next_call_phase("bound", "call_reconciled")
+    if event.outcome != "unknown":
+        del state.unknown_calls[event.call]
+    _remember(state, event.command_id)
+
+
+def _result_bound(state: State, event: e.ResultBound, at_ms: int) -> None:
+    call = _call(state, event.call, "result_bound")
+    was = call.phase
+    phase = next_call_phase(was, "result_bound")
+    last = not any(other.open for other in state.calls.values() if other is not call)
+    if state.phase == "suspended":
+        state.phase = next_run_phase("suspended", "result_bound")
+        if last and state.resume_phase == "open_calls":
+            state.resume_phase = "results_ready"
+    else:
+        state.phase = next_run_phase(state.phase, "result_bound", "results_ready" if last else "open_calls")
+    call.phase = phase
+    if was in ("checking", "waiting_key"):
+        _give_back(state, call)
+    if was == "reconciling":
+        state.unknown_calls[call.call] = call
+    call.status, call.code, call.binding_sha256 = event.status, event.code, event.binding_sha256
+    call.holds_key = False
+    if event.replayed is not None:
+        call.replayed = True
+        call.result = event.result
+        call.result_sha256 = None if event.result is None else sha256(event.result).digest()
+    call.content = _content(call, event)
+    state.turn_result_bytes += len(call.content)
+    _count_result(state, call)
+    if last:
+        _close_turn(state)
+
+
+def _content(call: CallState, event: e.ResultBound) -> bytes:
+    if event.status == "ok":
+        result = call.result if call.result is not None else b"null"
+        if event.replayed is not None:
+            return replayed_content(
+                result, event.replayed.at_ms, arguments_differ=event.replayed.arguments_differ
+            )
+        return ok_content(result, call.observed_at_ms, truncated=call.artifact is not None)
+    return error_content(event.code, event.safe_message, path=call.path, retryable=call.retryable)
+
+
+def _count_result(state: State, call: CallState) -> None:
+    """Repeats, progress, failures and evidence, from one bound result."""
+    if call.status == "ok":
+        digest = call.progress_sha256 or call.result_sha256 or b""
+        state.succeeded_tools[call.tool] = state.succeeded_tools.get(call.tool, 0) + 1
+        _count_evidence(state, call)
+    else:
+        digest = call.code.encode()
+        if call.rung == "" and call.code != "unknown":
+            state.counters.failures += 1
+    if call.args_sha256:
+        same = repeat_key(call)
+        pair = same + digest
+        count = state.result_pairs.get(pair, 0) + 1
+        state.result_pairs[pair] = count
+        if count > 1 and count > state.equal_results.get(same, 0):
+            state.equal_results[same] = count
+    news = call.tool.encode() + b"\0" + digest
+    if news not in state.results_seen:
+        state.results_seen[news] = state.seq
+        state.turn_progress = True
+
+
+def _count_evidence(state: State, call: CallState) -> None:
+    goal = state.pins.goal
+    if goal is None or call.arguments is None:
+        return
+    for number, predicate in enumerate(goal.evidence):
+        if predicate.tool == call.tool and state.evidence[number] < predicate.count:
+            arguments: Any = decode_canonical(call.arguments)
+            result = None if call.result is None else decode_canonical(call.result)
+            if predicate.met_by(arguments, result):
+                state.evidence[number] += 1
+                state.turn_progress = True
+
+
+def _close_turn(state: State) -> None:
+    """All calls are bound: the assistant item and its results join the history, in call order."""
+    ordered = list(state.calls.values())
+    calls = [AssistantCall(call.call, call.provider_call_id, call.tool, call.raw) for call in ordered]
+    first_surplus = len(ordered)
+    for offset, (provider_call_id, name) in enumerate(state.surplus):
+        calls.append(AssistantCall(f"c{state.turn}.{first_surplus + offset}", provider_call_id, name, b"{}"))
+    _append_item(state, AssistantItem(state.last_text, tuple(calls), state.continuation))
+    for call in ordered:
+        _append_item(
+            state,
+            ResultItem(call.call, call.provider_call_id, call.tool, call.status == "error", call.content),
+        )
+    for surplus in calls[first_surplus:]:
+        refused = error_content("calls_per_turn", "too many calls in one turn; this one was not considered")
+        _append_item(
+            state, ResultItem(surplus.call_id, surplus.provider_call_id, surplus.name, True, refused)
+        )
+    counters = state.counters
+    counters.idle_turns = 0 if state.turn_progress else counters.idle_turns + 1
+
+
+# --- shared leaves -----------------------------------------------------------------------------------------------
+
+
+def repeat_key(call: CallState) -> bytes:
+    """What counts as the same call: tool and canonical arguments."""
+    return call.tool.encode() + b"\0" + call.args_sha256
+
+
+def _append_item(state: State, item: Item) -> None:
+    encoded = _encode_item(item)
+    state.items.append(item)
+    state.rolling_sha256 = sha256(state.rolling_sha256 + encoded).digest()
+    state.counters.history_bytes += len(encoded)
+
+
+def _remember(state: State, command_id: str) -> None:
+    if command_id:
+        state.commands[command_id] = state.seq + 1
+
+
+_APPLY: dict[type[e.Event], Callable[[State, Any, int], None]] = {
+    e.RunResumed: _run_resumed,
+    e.MessageReceived: _message_received,
+    e.LimitsRaised: _limits_raised,
+    e.CancelRequested: _cancel_requested,
+    e.CloseRequested: _close_requested,
+    e.RunSuspended: _run_suspended,
+    e.RunTerminated: _run_terminated,
+    e.ModelRequested: _model_requested,
+    e.ModelResponded: _model_responded,
+    e.ModelFailed: _model_failed,
+    e.CallProposed: _call_proposed,
+    e.CallValidated: _call_validated,
+    e.CallRejected: _call_rejected,
+    e.CallsRejected: _calls_rejected,
+    e.ApprovalRequested: _approval_requested,
+    e.ApprovalDecided: _approval_decided,
+    e.ApprovalLapsed: _approval_lapsed,
+    e.CallWaiting: _call_waiting,
+    e.CallStarted: _call_started,
+    e.CallExecuted: _call_executed,
+    e.CallReconciled: _call_reconciled,
+    e.ResultBound: _result_bound,
+}

@@ -1,0 +1,58 @@
+"""What must be on record before a final answer counts: evidence over bound, successful results.
+
+A goal is data, so the log alone can judge it. A predicate is met by one bound result with status ``ok`` of the named
+tool whose arguments and result hold the given values. The model's own words are never evidence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from .canonical import JSON
+from .errors import DeclarationError
+
+
+class Evidence(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One predicate: ``tool`` succeeded with these top-level argument values and result values. ``count`` results are
+    needed (1 to 1,000)."""
+
+    tool: str
+    arguments: dict[str, Any] = {}
+    result: dict[str, Any] = {}
+    count: int = 1
+
+    def name(self) -> str:
+        """How the predicate is shown: the tool, and what is asked of it."""
+        parts = [f"{key}={value!r}" for key, value in sorted({**self.arguments, **self.result}.items())]
+        suffix = f" x{self.count}" if self.count > 1 else ""
+        return f"{self.tool}({', '.join(parts)}){suffix}" if parts else f"{self.tool}{suffix}"
+
+    def met_by(self, arguments: Mapping[str, JSON], result: JSON) -> bool:
+        """Whether one successful call is such a result. Replayed results count: the effect is on record."""
+        if any(key not in arguments or arguments[key] != value for key, value in self.arguments.items()):
+            return False
+        if not self.result:
+            return True
+        return isinstance(result, dict) and all(
+            key in result and result[key] == value for key, value in self.result.items()
+        )
+
+
+class Goal(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """All predicates must be met. ``Goal.of("submit_refund")`` asks for one success of that tool."""
+
+    evidence: tuple[Evidence, ...] = ()
+
+    @staticmethod
+    def of(*evidence: str | Evidence) -> Goal:
+        """A goal from tool names and predicates. Raises ``DeclarationError`` for an empty or absurd one."""
+        made = tuple(Evidence(item) if isinstance(item, str) else item for item in evidence)
+        if not made:
+            raise DeclarationError("empty_goal", "a goal needs at least one predicate", path="goal")
+        for item in made:
+            if not 1 <= item.count <= 1_000:
+                raise DeclarationError("goal_count", "count must be between 1 and 1000", path=item.tool)
+        return Goal(made)

@@ -1,0 +1,37 @@
+"""The derived index row of a run: what lists, inboxes and timers read."""
+
+from __future__ import annotations
+
+from .ledger import RunIndex
+from .orders import shown_phase, wake_at_ms
+from .state import State
+
+
+def run_index(state: State) -> RunIndex:
+    """The row for this state; equal states give equal rows."""
+    return RunIndex(
+        status=shown_phase(state),
+        outcome=state.outcome,
+        reason=state.reason,
+        waiting_for=waiting_for(state),
+        wake_at_ms=wake_at_ms(state),
+    )
+
+
+def waiting_for(state: State) -> str:
+    """Whom or what the run waits for: a person's approval, an unknown effect, a key, a timer; empty if for nobody."""
+    if state.phase == "suspended":
+        return f"person:{state.detail}" if state.reason == "outcome_unknown" else ""
+    if state.phase == "model_retry":
+        return "timer"
+    if state.phase != "open_calls":
+        return ""
+    waits: list[tuple[int, str]] = []
+    for call in state.calls.values():
+        if call.phase == "waiting_approval" and call.approval is not None:
+            waits.append((0, f"approval:{call.approval.approval_id}"))
+        elif call.phase == "waiting_key" and call.key is not None:
+            waits.append((1, f"key:{call.key.hex()}"))
+        elif call.phase in ("reconciling", "executed"):
+            waits.append((2, "timer"))
+    return min(waits)[1] if waits else ""

@@ -1,0 +1,176 @@
+"""The ladder: from a model's proposal to "may run", first refusal wins, every rung on record.
+
+Pure rungs (``admit``): known and offered, strict JSON, schema. Rungs of the application (check, authorisation, policy,
+switch, price, preview) are run by the driver and come back as verdicts. Then limits, the ledger's row, no-progress and
+the approval are judged here. A refusal goes back to the model as the call's result; its text is the same for what is
+missing and what is forbidden.
+"""
+
+from __future__ import annotations
+
+from hashlib import sha256
+
+import msgspec
+
+from . import events as e
+from .approvals import request_approval
+from .canonical import JSON, canonical_bytes
+from .commands import Admitted, ChecksDone, Refused
+from .decision import NOTHING, Decision, settle
+from .effects import by_row
+from .errors import CallerError
+from .fold import repeat_key
+from .recheck import recheck_done
+from .state import CallState, State
+from .strict_json import parse_object
+
+NOT_AVAILABLE = "this tool is not available here"
+DENIED = "this action is not permitted"
+UNKNOWN_CHECK = "a required check gave no answer; the action was not run"
+
+REFUSAL_TEXT = {
+    "check": "the arguments were refused",
+    "authorisation": DENIED,
+    "policy": DENIED,
+    "switch": DENIED,
+    "preview": "no preview could be made; the action was not run",
+    "limits": "a limit of this run was reached; the action was not run",
+    "progress": "the same call was made before without news; try something else or finish",
+}
+
+
+def admit(state: State, call: CallState) -> tuple[Admitted, dict[str, JSON]] | Refused:
+    """The pure rungs over the raw bytes. What is admitted is canonical: these bytes are validated, hashed, shown,
+    approved and executed."""
+    definition = state.tools.get(call.tool)
+    if definition is None:
+        return Refused(rung="known", code="unknown_tool", safe_message=NOT_AVAILABLE)
+    try:
+        arguments = parse_object(call.raw)
+    except CallerError as error:
+        return Refused(
+            rung="json",
+            code=error.code,
+            safe_message="the arguments are not acceptable JSON",
+            path=error.path,
+        )
+    violation = definition.validator()(arguments)
+    if violation is not None:
+        return Refused(
+            rung="schema", code=violation.code, safe_message=violation.message, path=violation.path
+        )
+    canonical = canonical_bytes(arguments)
+    if definition.risk == "read":
+        return Admitted(
+            arguments=canonical, args_sha256=sha256(canonical).digest(), key=None, intent_sha256=None
+        ), arguments
+    key = definition.key_of(state.tenant, state.operation_id, f"{state.run_id}/{call.call}", arguments)
+    admitted = Admitted(
+        arguments=canonical,
+        args_sha256=sha256(canonical).digest(),
+        key=key,
+        intent_sha256=definition.intent_sha256(arguments),
+    )
+    return admitted, arguments
+
+
+def checks_done(state: State, command: ChecksDone, now_ms: int) -> Decision:
+    """Verdicts arrived. The first pass admits, refuses, replays, waits or asks; the re-check starts or refuses."""
+    call = state.calls.get(command.call)
+    if call is None:
+        return NOTHING
+    if command.recheck:
+        return recheck_done(state, call, command, now_ms)
+    if call.phase != "proposed":
+        return NOTHING
+    refused = command.refused
+    if refused is not None:
+        return Decision(
+            (e.CallRejected(call.call, refused.rung, refused.code, refused.safe_message, refused.path),)
+        )
+    if command.admitted is None:
+        return NOTHING
+    rejection = first_refusal(call, command) or _over_limits(state, call)
+    if rejection is not None:
+        return Decision((rejection,))
+    return _admitted(state, call, command.admitted, command, now_ms)
+
+
+def first_refusal(call: CallState, command: ChecksDone) -> e.CallRejected | None:
+    """The first verdict that isn't an allow (or an ask), as a refusal. Unknown denies, retryably."""
+    for verdict in command.verdicts:
+        if verdict.verdict in ("allow", "ask"):
+            continue
+        unknown = verdict.verdict == "unknown"
+        return e.CallRejected(
+            call.call,
+            verdict.rung,
+            verdict.code or ("check_unknown" if unknown else "denied"),
+            UNKNOWN_CHECK if unknown else REFUSAL_TEXT.get(verdict.rung, DENIED),
+            retryable=unknown,
+            terminal=command.terminal and not unknown,
+            verdicts=command.verdicts,
+        )
+    return None
+
+
+def _over_limits(state: State, call: CallState) -> e.CallRejected | None:
+    meters, limits = state.meters, state.limits
+    definition = state.tools[call.tool]
+    each = limits.tool_calls_each.get(call.tool)
+    if meters.tool_calls.free < 1 or meters.call_attempts.free < 1:
+        code = "max_tool_calls"
+    elif each is not None and state.calls_each.get(call.tool, 0) >= each:
+        code = "tool_calls_each"
+    elif meters.cost_micros.free < definition.cost_micros:
+        code = "budget_cost"
+    else:
+        return None
+    return e.CallRejected(call.call, "limits", code, REFUSAL_TEXT["limits"])
+
+
+def _admitted(
+    state: State, call: CallState, admitted: Admitted, command: ChecksDone, now_ms: int
+) -> Decision:
+    """Ledger, no-progress and approval, over a call whose own rungs all said yes."""
+    event = e.CallValidated(
+        call.call,
+        None if admitted.arguments == call.raw else admitted.arguments,
+        admitted.args_sha256,
+        command.verdicts,
+        admitted.key,
+        admitted.intent_sha256,
+    )
+    validated = msgspec.structs.replace(
+        call,
+        phase="checking",
+        arguments=admitted.arguments,
+        args_sha256=admitted.args_sha256,
+        key=admitted.key,
+        intent_sha256=admitted.intent_sha256,
+    )
+    then = by_row(state, validated, command.row)
+    if then is None:
+        then = _repeated(state, validated) or _ask(state, validated, command, now_ms) or NOTHING
+    return Decision((event, *then.events), then.claim, then.settlements)
+
+
+def _repeated(state: State, call: CallState) -> Decision | None:
+    """The K-th repetition binds ``no_progress`` and is not run."""
+    same = repeat_key(call)
+    limits = state.limits
+    repeated = state.repeats.get(same, 0)
+    if repeated == 0:
+        return None
+    if repeated + 1 < limits.repeats and state.equal_results.get(same, 1) + 1 < limits.equal_results:
+        return None
+    return Decision(
+        (e.CallRejected(call.call, "progress", "no_progress", REFUSAL_TEXT["progress"]),),
+        settlements=settle(state, call, "free") if call.holds_key else (),
+    )
+
+
+def _ask(state: State, call: CallState, command: ChecksDone, now_ms: int) -> Decision | None:
+    if not command.ask:
+        return None
+    return request_approval(state, call, command, now_ms, round_=1)

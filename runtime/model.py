@@ -1,0 +1,151 @@
+"""What passes between the interpreter and a model, in neutral words.
+
+An adapter turns a ``ModelInput`` into its provider's request and the provider's answer into a ``ModelTurn``. It hands
+over raw argument bytes; it never parses, repairs or authorises. Which finish may run calls, and which may end a run,
+is the table ``FINISH``: everything that isn't listed as executable or final is neither.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import msgspec
+
+from .tool import ToolDefinition
+
+FinishKind = Literal[
+    "calls",
+    "final",
+    "truncated",
+    "refused",
+    "filtered",
+    "paused",
+    "context_exceeded",
+    "model_error",
+    "provider_error",
+    "transport_broken",
+    "unknown_finish",
+]
+
+
+class FinishRule(msgspec.Struct, frozen=True):
+    """What a finish permits. ``executable``: its calls may be proposed. ``final``: its text may be judged as an answer.
+    ``retry``: the request may be sent again, within the limits."""
+
+    executable: bool = False
+    final: bool = False
+    retry: bool = False
+
+
+FINISH: dict[FinishKind, FinishRule] = {
+    "calls": FinishRule(executable=True),
+    "final": FinishRule(final=True),
+    "truncated": FinishRule(),
+    "refused": FinishRule(),
+    "filtered": FinishRule(),
+    "paused": FinishRule(),
+    "context_exceeded": FinishRule(),
+    "model_error": FinishRule(retry=True),
+    "provider_error": FinishRule(retry=True),
+    "transport_broken": FinishRule(retry=True),
+    "unknown_finish": FinishRule(retry=True),
+}
+
+
+class Usage(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Tokens as the provider reported them. ``input_tokens`` includes the cached ones, ``output_tokens`` the
+    reasoning ones. None means not reported, which is never taken for zero."""
+
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    cached_input_tokens: int = 0
+    reasoning_tokens: int = 0
+
+
+class ProposedCall(msgspec.Struct, frozen=True):
+    """A call as the model wrote it. ``arguments`` are the raw bytes; ``provider_call_id`` may be empty or repeated."""
+
+    name: str
+    arguments: bytes
+    provider_call_id: str = ""
+
+
+class ModelTurn(msgspec.Struct, frozen=True, kw_only=True):
+    """One normalised answer of a model. Times are milliseconds from sending; 0 means not measured.
+
+    ``finish`` other than ``calls`` and ``final`` never executes and never completes anything. ``retryable`` and
+    ``retry_after_ms`` only count for finishes that may be retried. ``hosted`` names provider-side tool blocks.
+    """
+
+    finish: FinishKind
+    finish_raw: str = ""
+    text: str = ""
+    calls: tuple[ProposedCall, ...] = ()
+    usage: Usage | None = None
+    response_id: str = ""
+    served_model: str = ""
+    continuation: bytes | None = None
+    error_code: str = ""
+    safe_message: str = ""
+    retryable: bool = True
+    retry_after_ms: int = 0
+    hosted: tuple[str, ...] = ()
+    first_token_ms: int = 0
+    total_ms: int = 0
+
+
+class UserItem(msgspec.Struct, frozen=True, array_like=True, tag="user"):
+    """What a person or the caller said."""
+
+    text: str
+
+
+class NoteItem(msgspec.Struct, frozen=True, array_like=True, tag="note"):
+    """What the runtime says to the model: a missing piece of evidence, a corrective request."""
+
+    text: str
+
+
+class AssistantCall(msgspec.Struct, frozen=True, array_like=True):
+    """A call inside an assistant item: the runtime's id, the provider's label, the name and the raw arguments."""
+
+    call_id: str
+    provider_call_id: str
+    name: str
+    arguments: bytes
+
+
+class AssistantItem(msgspec.Struct, frozen=True, array_like=True, tag="assistant"):
+    """A model turn as it must be sent back: text, all its calls, and the provider's opaque continuation."""
+
+    text: str
+    calls: tuple[AssistantCall, ...] = ()
+    continuation: bytes | None = None
+
+
+class ResultItem(msgspec.Struct, frozen=True, array_like=True, tag="result"):
+    """One bound result. ``content`` is the canonical JSON of the ``model_result`` projection, all a model ever sees."""
+
+    call_id: str
+    provider_call_id: str
+    name: str
+    is_error: bool
+    content: bytes
+
+
+Item = UserItem | NoteItem | AssistantItem | ResultItem
+
+
+class ModelInput(msgspec.Struct, frozen=True, kw_only=True):
+    """One request. ``items`` is the whole history in order; adapters must not keep or change it."""
+
+    run_id: str
+    turn: int
+    attempt: int
+    model: str
+    system: str
+    items: Sequence[Item]
+    tools: tuple[ToolDefinition, ...]
+    output_tokens_max: int
+    request_sha256: bytes

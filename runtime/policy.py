@@ -1,0 +1,76 @@
+"""The deterministic policy: who may do what, what needs a person, and its revision.
+
+A policy is the application's code, so the interpreter never calls it: the driver runs it as a check and records the
+verdict with the policy's revision and the digest of what it saw. It must be quick and free of I/O (``inline``), or say
+otherwise and then runs in the executor. Three values: allow, deny, unknown; ``ask`` is an allow that needs a person.
+An exception, None or a time-out is unknown, and unknown denies after bounded retries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Literal
+
+import msgspec
+
+from .canonical import JSON
+from .errors import DeclarationError
+
+PolicyAnswer = Literal["allow", "deny", "ask", "unknown"]
+
+
+class PolicyQuestion(msgspec.Struct, frozen=True, kw_only=True):
+    """What a policy may look at: never the conversation, never provider text."""
+
+    tenant: str
+    principal: str
+    permissions: frozenset[str]
+    tool: str
+    risk: Literal["read", "write", "irreversible"]
+    approval: Literal["policy", "always", "never"]
+    arguments: Mapping[str, JSON]
+    operation_id: str
+    tool_calls_so_far: int
+
+
+class PolicyDecision(msgspec.Struct, frozen=True, kw_only=True):
+    """An answer with its reason code (shown to the model as a bounded, neutral text). ``terminal`` ends the run."""
+
+    answer: PolicyAnswer
+    code: str = ""
+    terminal: bool = False
+
+
+ALLOW = PolicyDecision(answer="allow")
+ASK = PolicyDecision(answer="ask", code="needs_approval")
+PolicyFunction = Callable[[PolicyQuestion], PolicyDecision | PolicyAnswer | None]
+
+
+def default_rules(question: PolicyQuestion) -> PolicyDecision:
+    """Reads and writes are allowed; irreversible effects need a person unless their tool declares that it needs none."""
+    return ASK if question.risk == "irreversible" and question.approval != "never" else ALLOW
+
+
+class Policy:
+    """A named revision of rules.
+
+    ``decide`` answers for one call. ``revision`` must change whenever the rules do: approvals given under another
+    revision are stale. ``separate_approver``: who asks may not approve. ``inline=False`` runs it in the executor.
+    """
+
+    __slots__ = ("decide", "inline", "revision", "separate_approver")
+
+    def __init__(
+        self,
+        decide: PolicyFunction = default_rules,
+        *,
+        revision: str = "default-1",
+        separate_approver: bool = False,
+        inline: bool = True,
+    ) -> None:
+        if not revision or len(revision) > 64 or not revision.isascii():
+            raise DeclarationError("policy_revision", "1 to 64 ASCII characters", path="revision")
+        self.decide = decide
+        self.revision = revision
+        self.separate_approver = separate_approver
+        self.inline = inline

@@ -1,0 +1,44 @@
+"""``model_result``: all that a model sees of a call. The protected record never leaves.
+
+The projection is canonical JSON with sorted keys: ``code``, ``data``, ``message``, ``observed_at`` (store ms),
+``replayed``, ``status``, ``truncated``, ``trust``. Result data is always marked untrusted: it is something a far side said,
+never an instruction and never control.
+"""
+
+from __future__ import annotations
+
+from .canonical import JSON, canonical_bytes
+
+MESSAGE_CHARS_MAX = 512
+
+
+def ok_content(result: bytes, observed_at_ms: int, *, truncated: bool) -> bytes:
+    """A success. ``result`` is canonical JSON already, so it is put in place as it is."""
+    middle = b',"truncated":true' if truncated else b""
+    return b'{"data":%s,"observed_at":%d,"status":"ok"%s,"trust":"untrusted"}' % (
+        result,
+        observed_at_ms,
+        middle,
+    )
+
+
+def replayed_content(result: bytes, effect_at_ms: int, *, arguments_differ: bool) -> bytes:
+    """The recorded result of an effect that happened before. Tells the model that nothing ran now."""
+    note = "this effect had already happened; its recorded result is returned and nothing ran now"
+    if arguments_differ:
+        note += "; incidental arguments differed and were not applied"
+    return b'{"data":%s,"message":%s,"observed_at":%d,"replayed":true,"status":"ok","trust":"untrusted"}' % (
+        result,
+        canonical_bytes(note),
+        effect_at_ms,
+    )
+
+
+def error_content(code: str, message: str, *, path: str = "", retryable: bool = False) -> bytes:
+    """A refusal, failure or unknown outcome. The message is ours or a tool's safe text, bounded."""
+    body: dict[str, JSON] = {"code": code, "message": message[:MESSAGE_CHARS_MAX], "status": "error"}
+    if path:
+        body["path"] = path[:MESSAGE_CHARS_MAX]
+    if retryable:
+        body["retryable"] = True
+    return canonical_bytes(body)

@@ -1,0 +1,232 @@
+"""The state of a run: what the fold of its log makes, and all that decisions are made from.
+
+A ``State`` belongs to one fold or one driver, which alone changes it, event by event (``fold.evolve``). It holds no
+clock, no handle and nothing that isn't in the log. Two states folded from the same log are equal, field by field.
+"""
+
+from __future__ import annotations
+
+from hashlib import sha256
+
+import msgspec
+
+from .budget import UNLIMITED, Meter
+from .limits import LimitValues
+from .model import Item
+from .pins import Pins
+from .tool import ToolDefinition
+from .transitions import CallPhase, RunPhase
+
+ZERO_DIGEST = bytes(32)
+
+
+class ApprovalState(msgspec.Struct):
+    """The approval that a call waits for or has. ``decision`` is empty while nobody decided."""
+
+    approval_id: str
+    round: int
+    preview: bytes
+    preview_sha256: bytes
+    args_sha256: bytes
+    definition_sha256: bytes
+    policy_revision: str
+    resource_version: str
+    requested_at_ms: int
+    expires_at_ms: int
+    decision: str = ""
+    approver: str = ""
+    reason: str = ""
+
+
+class CallState(msgspec.Struct):
+    """One proposed call of the open turn, from proposal to its bound result."""
+
+    call: str
+    turn: int
+    index: int
+    tool: str
+    provider_call_id: str
+    raw: bytes
+    phase: CallPhase
+    # validated
+    arguments: bytes | None = None
+    args_sha256: bytes = b""
+    key: bytes | None = None
+    intent_sha256: bytes | None = None
+    checked_at_ms: int = -1
+    holds_key: bool = False
+    # approval
+    approval: ApprovalState | None = None
+    approval_rounds: int = 0
+    # waiting for a key
+    holder_run: str = ""
+    holder_call: str = ""
+    holder_why: str = ""
+    # execution
+    attempt: int = 0
+    attempt_epoch: int = 0
+    started_at_ms: int = 0
+    valid_until_ms: int = 0
+    request_sha256: bytes = b""
+    outcome: str = ""
+    code: str = ""
+    safe_message: str = ""
+    path: str = ""
+    rung: str = ""
+    retryable: bool = False
+    terminal: bool = False
+    retry_at_ms: int = 0
+    result: bytes | None = None
+    result_sha256: bytes | None = None
+    artifact: bytes | None = None
+    size: int = 0
+    observed_at_ms: int = 0
+    progress_sha256: bytes | None = None
+    resend_denied: bool = False
+    queries: int = 0
+    next_query_at_ms: int = 0
+    # bound
+    binding_sha256: bytes = b""
+    status: str = ""
+    replayed: bool = False
+    content: bytes = b""
+
+    @property
+    def open(self) -> bool:
+        """Whether its result is still to be bound."""
+        return self.phase != "bound"
+
+
+class Counters(msgspec.Struct):
+    """What is counted beside the meters; see ``docs/limits.md`` for each definition."""
+
+    denials: int = 0
+    failures: int = 0
+    invalid_streak: int = 0
+    idle_turns: int = 0
+    corrective_turns: int = 0
+    host_deaths: int = 0
+    calls_refused: int = 0
+    calls_proposed: int = 0
+    active_ms: int = 0
+    history_bytes: int = 0
+
+
+class Meters(msgspec.Struct):
+    """One meter per reserved quantity; the law of ``budget`` holds for each at every event."""
+
+    turns: Meter
+    model_attempts: Meter
+    tool_calls: Meter
+    call_attempts: Meter
+    input_tokens: Meter
+    output_tokens: Meter
+    total_tokens: Meter
+    cost_micros: Meter
+
+    @staticmethod
+    def of(limits: LimitValues) -> Meters:
+        """Everything granted, nothing used."""
+        return Meters(
+            turns=Meter(limits.turns),
+            model_attempts=Meter(limits.model_attempts),
+            tool_calls=Meter(limits.tool_calls),
+            call_attempts=Meter(limits.call_attempts),
+            input_tokens=Meter(limits.input_tokens),
+            output_tokens=Meter(limits.output_tokens),
+            total_tokens=Meter(limits.total_tokens),
+            cost_micros=Meter(UNLIMITED if limits.cost_micros is None else limits.cost_micros),
+        )
+
+
+METERED = Meters.__struct_fields__
+"""Names of the metered limits; equal to the names in ``LimitValues``."""
+
+
+class State(msgspec.Struct):
+    """Everything known of one run."""
+
+    # identity and pins
+    run_id: str
+    pins: Pins
+    pins_sha256: bytes
+    limits: LimitValues
+    tools: dict[str, ToolDefinition]
+    request_head_sha256: bytes
+    request_head_bytes: int
+    meters: Meters
+    tenant: str = ""
+    principal: str = ""
+    operation_id: str = ""
+    agent: str = ""
+    application: str = ""
+    parent_run: str = ""
+    parent_call: str = ""
+    depth: int = 0
+    on_stop: str = "suspend"
+    # where it is
+    seq: int = 0
+    at_ms: int = 0
+    started_at_ms: int = 0
+    epoch: int = 0
+    phase: RunPhase = ""
+    resume_phase: RunPhase = ""
+    outcome: str = ""
+    reason: str = ""
+    detail: str = ""
+    unfinished: tuple[str, ...] = ()
+    final_text: str = ""
+    cancel_reason: str = ""
+    cancel_by: str = ""
+    close_requested: bool = False
+    # the model turn
+    turn: int = 0
+    model_attempt: int = 0
+    model_epoch: int = 0
+    model_retry_at_ms: int = 0
+    model_code: str = ""
+    requested_at_ms: int = 0
+    reserved_input: int = 0
+    reserved_output: int = 0
+    reserved_cost: int = 0
+    request_sha256: bytes = b""
+    response_id: str = ""
+    finish: str = ""
+    last_text: str = ""
+    calls: dict[str, CallState] = {}
+    surplus: tuple[tuple[str, str], ...] = ()
+    turn_result_bytes: int = 0
+    turn_progress: bool = False
+    stop_after_turn: str = ""
+    stop_detail: str = ""
+    approval_expired_for: str = ""
+    # history
+    items: list[Item] = []
+    rolling_sha256: bytes = ZERO_DIGEST
+    continuation: bytes | None = None
+    # counters and evidence
+    counters: Counters = msgspec.field(default_factory=Counters)
+    calls_each: dict[str, int] = {}
+    repeats: dict[bytes, int] = {}
+    equal_results: dict[bytes, int] = {}
+    result_pairs: dict[bytes, int] = {}
+    results_seen: dict[bytes, int] = {}
+    evidence: list[int] = []
+    succeeded_tools: dict[str, int] = {}
+    unknown_calls: dict[str, CallState] = {}
+    commands: dict[str, int] = {}
+
+    @property
+    def deadline_at_ms(self) -> int:
+        """Store time at which the wall deadline passes."""
+        return self.started_at_ms + self.limits.deadline_ms
+
+    @property
+    def live(self) -> bool:
+        """Neither stopped nor ended."""
+        return self.phase not in ("suspended", "terminated")
+
+
+def state_digest(state: State) -> bytes:
+    """One hash over every field, for comparing a replay with a live state. Not stored anywhere."""
+    return sha256(msgspec.msgpack.encode(state)).digest()

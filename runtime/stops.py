@@ -1,0 +1,146 @@
+"""How a run stops: the table of outcomes, and what closes whatever is open on the way there.
+
+``REASONS`` is the whole table. Only ``completed/final`` is success, and only ``turns.judge`` writes it. A stop that
+someone can lift suspends the run, unless ``on_stop="end"``; the others end it.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+from . import events as e
+from .decision import NOTHING, Decision, settle
+from .effects import queries_left
+from .limits import MARGIN_MS
+from .results import bind_error, bind_executed, lost
+from .state import CallState, State
+
+Outcome = Literal["completed", "refused", "incomplete", "failed", "cancelled"]
+
+REASONS: Final[dict[str, tuple[Outcome, bool]]] = {
+    # reason: (outcome, liftable)
+    "final": ("completed", False),
+    "model_refusal": ("refused", False),
+    "content_filter": ("refused", False),
+    "max_turns": ("incomplete", True),
+    "max_tool_calls": ("incomplete", True),
+    "budget_tokens": ("incomplete", True),
+    "budget_cost": ("incomplete", True),
+    "deadline": ("incomplete", True),
+    "no_progress": ("incomplete", True),
+    "context_exhausted": ("incomplete", True),
+    "evidence_missing": ("incomplete", True),
+    "truncated": ("incomplete", True),
+    "empty_response": ("incomplete", True),
+    "approval_expired": ("incomplete", True),
+    "outcome_unknown": ("incomplete", True),
+    "blocked": ("incomplete", True),
+    "model_failed": ("failed", True),
+    "definition_changed": ("failed", True),
+    "crash_loop": ("failed", True),
+    "tool_failed": ("failed", False),
+    "policy_denied": ("failed", False),
+    "approval_denied": ("failed", False),
+    "by_user": ("cancelled", False),
+    "by_parent": ("cancelled", False),
+    "kill_switch": ("cancelled", False),
+}
+"""``log_damaged`` isn't here: it is written to the run's index row, never to a damaged log."""
+
+
+def unfinished(state: State) -> tuple[str, ...]:
+    """Open predicates of the goal, then calls of the open turn that have no success."""
+    names: list[str] = []
+    goal = state.pins.goal
+    if goal is not None:
+        names += [
+            predicate.name()
+            for predicate, met in zip(goal.evidence, state.evidence, strict=True)
+            if met < predicate.count
+        ]
+    names += [f"{call.call} {call.tool}" for call in state.calls.values() if call.status != "ok"]
+    return tuple(names)
+
+
+def stop(state: State, reason: str, detail: str = "") -> Decision:
+    """The event that stops the run for this reason."""
+    outcome, liftable = REASONS[reason]
+    left = () if outcome == "completed" else unfinished(state)
+    if liftable and state.on_stop == "suspend":
+        return Decision((e.RunSuspended(outcome, reason, left, detail),))
+    return Decision((e.RunTerminated(outcome, reason, left, detail),))
+
+
+def closing(state: State, now_ms: int, why: str) -> Decision:
+    """The next step towards a run with nothing open: ``why`` is a cancel reason, ``deadline`` or ``closed``.
+
+    One event group a call. What was never dispatched is refused; what is out is waited for until its validity and the
+    margin are over; an effect that nobody knows of is queried as far as that is allowed, then bound as unknown.
+    """
+    if state.phase == "model_requested":
+        return Decision((_abandon_model(state, why),))
+    for call in state.calls.values():
+        decision = _close_call(state, call, now_ms, why)
+        if decision.events:
+            return decision
+    if any(call.open for call in state.calls.values()):
+        return NOTHING
+    if why == "deadline":
+        return stop(state, "deadline")
+    if why == "closed":
+        if state.phase == "suspended":
+            return Decision((e.RunTerminated(state.outcome, state.reason, unfinished(state), state.detail),))
+        return Decision((e.RunTerminated("cancelled", "by_user", unfinished(state), "closed"),))
+    return Decision((e.RunTerminated("cancelled", why, unfinished(state), state.cancel_by),))
+
+
+def _abandon_model(state: State, code: str) -> e.ModelFailed:
+    """What was sent may have been served: the reservation is spent."""
+    return e.ModelFailed(
+        state.turn,
+        state.model_attempt,
+        code,
+        False,
+        0,
+        state.reserved_input,
+        state.reserved_output,
+        state.reserved_cost,
+    )
+
+
+def _close_call(state: State, call: CallState, now_ms: int, why: str) -> Decision:
+    code = "deadline" if why == "deadline" else "cancelled"
+    text = "the run's deadline passed" if why == "deadline" else "the run was cancelled"
+    phase = call.phase
+    if phase in ("proposed", "checking", "waiting_approval", "waiting_key"):
+        return _refuse_open(state, call, code, text)
+    if phase == "rejected":
+        return Decision((bind_error(state, call, call.code, call.safe_message),))
+    if phase == "executed":
+        return bind_executed(state, call)
+    if phase == "started":
+        return lost_if_overdue(state, call, now_ms)
+    if phase == "reconciling" and not may_query(state, call, why):
+        return Decision((bind_error(state, call, "unknown", "it is not known whether this took effect"),))
+    return NOTHING
+
+
+def may_query(state: State, call: CallState, why: str) -> bool:
+    """Whether a cancelled run still asks the far side about this effect. Past the deadline nothing is asked."""
+    return why not in ("deadline", "closed") and queries_left(state, call)
+
+
+def _refuse_open(state: State, call: CallState, code: str, text: str) -> Decision:
+    group: list[e.AnyEvent] = []
+    approval = call.approval
+    if call.phase == "waiting_approval" and approval is not None:
+        group.append(e.ApprovalLapsed(call.call, approval.approval_id, "cancelled"))
+    group.append(e.CallRejected(call.call, "limits", code, text))
+    return Decision(tuple(group), settlements=settle(state, call, "free") if call.holds_key else ())
+
+
+def lost_if_overdue(state: State, call: CallState, now_ms: int) -> Decision:
+    """A started call whose executor never reported: lost once its validity and the margin are over."""
+    if now_ms <= call.valid_until_ms + MARGIN_MS:
+        return NOTHING
+    return Decision((lost(state, call),), settlements=settle(state, call, "unknown"))

@@ -1,0 +1,169 @@
+"""The two transition tables: everything that moves a run's or a call's phase is listed here, and nothing else.
+
+A row is (phase, event tag) -> the phases it may lead to. Where more than one is possible the fold computes which from
+the event and the state, and the table only admits it. A pair that isn't listed raises ``IllegalTransition`` and changes
+nothing. Diagrams (``docs/state-machine.md``) and the completeness tests are generated from these tables.
+
+This file knows no command, no clock and no limits. ``""`` is the phase before the first event.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+from .errors import BugError
+
+RunPhase = Literal[
+    "",
+    "created",
+    "model_requested",
+    "model_retry",
+    "deciding",
+    "open_calls",
+    "results_ready",
+    "suspended",
+    "terminated",
+]
+
+CallPhase = Literal[
+    "",
+    "proposed",
+    "checking",
+    "waiting_approval",
+    "waiting_key",
+    "started",
+    "executed",
+    "reconciling",
+    "rejected",
+    "bound",
+]
+
+RunTable = dict[tuple[RunPhase, str], tuple[RunPhase, ...]]
+CallTable = dict[tuple[CallPhase, str], tuple[CallPhase, ...]]
+
+
+class IllegalTransition(BugError):
+    """An event that its phase doesn't admit: a bug, or a log that wasn't written by this interpreter."""
+
+
+_CALL_EVENTS: Final = (
+    "call_validated",
+    "call_rejected",
+    "calls_rejected",
+    "approval_requested",
+    "approval_decided",
+    "approval_lapsed",
+    "call_waiting",
+    "call_started",
+    "call_executed",
+    "call_reconciled",
+)
+
+_LIVE: Final[tuple[RunPhase, ...]] = (
+    "created",
+    "model_requested",
+    "model_retry",
+    "deciding",
+    "open_calls",
+    "results_ready",
+)
+
+_BETWEEN: Final[tuple[RunPhase, ...]] = ("created", "model_retry", "open_calls", "results_ready", "deciding")
+"""Where a run can stop: never while a model request is out (it is settled first)."""
+
+
+def _run_table() -> RunTable:
+    table: RunTable = {
+        ("", "run_started"): ("created",),
+        ("created", "model_requested"): ("model_requested",),
+        ("model_retry", "model_requested"): ("model_requested",),
+        ("results_ready", "model_requested"): ("model_requested",),
+        ("model_requested", "model_responded"): ("deciding",),
+        ("model_requested", "model_failed"): ("model_retry",),
+        # A paused turn is continued by the next request; its text and continuation are in the history.
+        ("deciding", "model_requested"): ("model_requested",),
+        ("deciding", "call_proposed"): ("open_calls",),
+        ("open_calls", "call_proposed"): ("open_calls",),
+        ("open_calls", "result_bound"): ("open_calls", "results_ready"),
+        # A final text without its evidence: the runtime's note asks once more.
+        ("deciding", "message_received"): ("results_ready",),
+        ("suspended", "run_resumed"): ("suspended", *_BETWEEN),
+        ("suspended", "limits_raised"): ("suspended",),
+        ("suspended", "cancel_requested"): ("suspended",),
+        ("suspended", "close_requested"): ("suspended",),
+        # What is closed while stopped: an unknown effect by a person, open calls by a close or a cancel.
+        ("suspended", "call_reconciled"): ("suspended",),
+        ("suspended", "call_rejected"): ("suspended",),
+        ("suspended", "call_executed"): ("suspended",),
+        ("suspended", "approval_lapsed"): ("suspended",),
+        ("suspended", "result_bound"): ("suspended",),
+        ("suspended", "run_terminated"): ("terminated",),
+        # The one fact that may still arrive after the end: what an unknown effect turned out to be.
+        ("terminated", "call_reconciled"): ("terminated",),
+    }
+    for tag in _CALL_EVENTS:
+        table[("open_calls", tag)] = ("open_calls",)
+    for phase in _LIVE:
+        for tag in ("run_resumed", "limits_raised", "cancel_requested", "close_requested"):
+            table[(phase, tag)] = (phase,)
+    for phase in _BETWEEN:
+        table[(phase, "run_suspended")] = ("suspended",)
+        table[(phase, "run_terminated")] = ("terminated",)
+    return table
+
+
+RUN: Final[RunTable] = _run_table()
+
+CALL: Final[CallTable] = {
+    ("", "call_proposed"): ("proposed",),
+    ("proposed", "call_validated"): ("checking",),
+    ("proposed", "call_rejected"): ("rejected",),
+    # Admitted: only the re-check, its turn and the claim are left.
+    ("checking", "approval_requested"): ("waiting_approval",),
+    ("checking", "call_waiting"): ("waiting_key",),
+    ("checking", "call_started"): ("started",),
+    ("checking", "call_rejected"): ("rejected",),
+    ("checking", "result_bound"): ("bound",),
+    ("waiting_approval", "approval_decided"): ("checking",),
+    ("waiting_approval", "approval_lapsed"): ("checking",),
+    # Found stale at commit, after it was given.
+    ("checking", "approval_lapsed"): ("checking",),
+    ("waiting_key", "call_waiting"): ("waiting_key",),
+    ("waiting_key", "approval_requested"): ("waiting_approval",),
+    ("waiting_key", "call_started"): ("started",),
+    ("waiting_key", "call_rejected"): ("rejected",),
+    ("waiting_key", "result_bound"): ("bound",),
+    ("started", "call_executed"): ("executed", "reconciling"),
+    ("executed", "call_started"): ("started",),
+    ("executed", "result_bound"): ("bound",),
+    ("reconciling", "call_started"): ("started",),
+    ("reconciling", "call_reconciled"): ("executed", "reconciling", "checking"),
+    ("reconciling", "result_bound"): ("bound",),
+    ("rejected", "result_bound"): ("bound",),
+    # A late answer about an effect that was bound as unknown.
+    ("bound", "call_reconciled"): ("bound",),
+}
+
+
+def next_run_phase(phase: RunPhase, tag: str, wanted: RunPhase | None = None) -> RunPhase:
+    """The phase after ``tag``; ``wanted`` chooses where the table leaves a choice. A miss raises."""
+    allowed = RUN.get((phase, tag))
+    if allowed is None:
+        raise IllegalTransition("run_transition", f"run in {phase!r} does not admit {tag}")
+    if wanted is None:
+        return allowed[0]
+    if wanted not in allowed:
+        raise IllegalTransition("run_transition", f"run in {phase!r} does not go to {wanted!r} by {tag}")
+    return wanted
+
+
+def next_call_phase(phase: CallPhase, tag: str, wanted: CallPhase | None = None) -> CallPhase:
+    """As ``next_run_phase`` for a call."""
+    allowed = CALL.get((phase, tag))
+    if allowed is None:
+        raise IllegalTransition("call_transition", f"call in {phase!r} does not admit {tag}")
+    if wanted is None:
+        return allowed[0]
+    if wanted not in allowed:
+        raise IllegalTransition("call_transition", f"call in {phase!r} does not go to {wanted!r} by {tag}")
+    return wanted

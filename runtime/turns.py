@@ -1,0 +1,292 @@
+"""Model turns: when the next request may go out, what an answer becomes, and whether a final text is believed."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+
+from . import events as e
+from .binding import check_bindings
+from .commands import ModelReplied
+from .decision import NOTHING, Decision
+from .limits import MODEL_BACKOFF_MS, backoff_ms
+from .model import FINISH, ModelTurn, ProposedCall
+from .prices import cost_bound, cost_of
+from .state import State
+from .stops import stop, unfinished
+
+NAME_CHARS_MAX = 128
+LABEL_CHARS_MAX = 256
+BYTES_PER_TOKEN_ESTIMATE = 3
+ITEM_OVERHEAD_TOKENS = 8
+
+
+def next_request(state: State, now_ms: int) -> Decision:
+    """The next ``model_requested``, or the stop that stands in its way. All calls of the turn are bound."""
+    blocked = _reason_to_stop(state)
+    if blocked is not None:
+        return blocked
+    if state.calls:
+        check_bindings(state)
+    return request(state, turn=state.turn + 1, attempt=1)
+
+
+def _reason_to_stop(state: State) -> Decision | None:
+    """Stops that were earned in the last turn, most specific first."""
+    counters, limits = state.counters, state.limits
+    if state.stop_after_turn:
+        return stop(state, state.stop_after_turn, state.stop_detail)
+    goal_tools = {predicate.tool for predicate in state.pins.goal.evidence} if state.pins.goal else set[str]()
+    if goal_tools:
+        missing = goal_tools.difference(state.tools)
+        if missing:
+            return stop(state, "blocked", f"{min(missing)} is not offered")
+        if state.approval_expired_for in goal_tools:
+            return stop(state, "approval_expired", state.approval_expired_for)
+        failed = _failed_for_good(state, goal_tools)
+        if failed:
+            return stop(state, "tool_failed", failed)
+    if counters.denials > limits.denials:
+        return stop(state, "policy_denied", "denials")
+    if counters.failures > limits.failures:
+        return stop(state, "tool_failed", "failures")
+    if counters.invalid_streak >= limits.invalid_streak:
+        return stop(state, "no_progress", "invalid_streak")
+    if counters.idle_turns >= limits.turns_without_progress:
+        return stop(state, "no_progress", "turns_without_progress")
+    if counters.active_ms >= limits.active_ms:
+        return stop(state, "deadline", "active_ms")
+    return None
+
+
+def _failed_for_good(state: State, goal_tools: set[str]) -> str:
+    """A tool that the goal still needs and that failed permanently in this turn; empty if there is none."""
+    goal = state.pins.goal
+    if goal is None:
+        return ""
+    open_tools = {
+        predicate.tool
+        for predicate, met in zip(goal.evidence, state.evidence, strict=True)
+        if met < predicate.count
+    }
+    for call in state.calls.values():
+        permanent = call.outcome == "failed" and not call.retryable and call.status == "error"
+        if permanent and call.tool in open_tools and call.tool in goal_tools:
+            return f"{call.tool}: {call.code}"
+    return ""
+
+
+def input_tokens_bound(state: State) -> int:
+    """Upper bound (``"bytes"``: a token is at least a byte) or estimate of the next request's input tokens."""
+    size = state.counters.history_bytes + state.request_head_bytes
+    if state.limits.token_bound == "estimate":
+        size = -(-size // BYTES_PER_TOKEN_ESTIMATE)
+    return size + ITEM_OVERHEAD_TOKENS * len(state.items)
+
+
+def request(state: State, *, turn: int, attempt: int) -> Decision:
+    """Reserve and ask, or stop: a request goes out only if its input bound plus its maximum output fits."""
+    meters, limits = state.meters, state.limits
+    if turn != state.turn and meters.turns.free < 1:
+        return stop(state, "max_turns")
+    if meters.model_attempts.free < 1:
+        return stop(state, "max_turns", "model_attempts")
+    input_bound = input_tokens_bound(state)
+    output_max = limits.output_tokens_per_request
+    if (
+        input_bound + output_max > limits.context_tokens
+        or state.counters.history_bytes > limits.history_bytes
+    ):
+        return stop(state, "context_exhausted", f"{input_bound} input tokens")
+    if (
+        input_bound > meters.input_tokens.free
+        or output_max > meters.output_tokens.free
+        or input_bound + output_max > meters.total_tokens.free
+    ):
+        return stop(state, "budget_tokens")
+    price = state.pins.price
+    cost = 0 if price is None else cost_bound(price, input_bound, output_max)
+    if cost > meters.cost_micros.free or meters.cost_micros.overrun:
+        return stop(state, "budget_cost")
+    digest = sha256(
+        state.request_head_sha256 + state.rolling_sha256 + b"%d/%d/%d" % (turn, len(state.items), output_max)
+    ).digest()
+    return Decision(
+        (e.ModelRequested(turn, attempt, digest, len(state.items), input_bound, output_max, cost),)
+    )
+
+
+# --- an answer ---------------------------------------------------------------------------------------------------
+
+
+def model_replied(state: State, command: ModelReplied, now_ms: int) -> Decision:
+    """Turn an answer into facts. An answer to a request that isn't the open one changes nothing."""
+    if (
+        state.phase != "model_requested"
+        or command.turn != state.turn
+        or command.attempt != state.model_attempt
+    ):
+        return NOTHING
+    reply = command.reply
+    rule = FINISH.get(reply.finish)
+    if rule is None or (reply.calls and rule.final) or (rule.executable and not reply.calls):
+        # What no table row describes is never final and never executable.
+        return _failed(state, reply, "unknown_finish", now_ms)
+    if reply.hosted:
+        return _failed(state, reply, "hosted_undeclared", now_ms)
+    if rule.retry:
+        return _failed(state, reply, reply.error_code or reply.finish, now_ms)
+    spent_input, spent_output, spent_cost = _spent(state, reply)
+    calls = reply.calls if rule.executable else ()
+    responded = e.ModelResponded(
+        state.turn,
+        state.model_attempt,
+        reply.finish,
+        _label(reply.finish_raw),
+        _text(reply.text),
+        len(calls),
+        reply.usage,
+        spent_input,
+        spent_output,
+        spent_cost,
+        _label(reply.response_id),
+        "" if reply.served_model == state.pins.model else _label(reply.served_model),
+        reply.continuation,
+        reply.first_token_ms,
+        reply.total_ms,
+    )
+    if not calls:
+        return Decision((responded,))
+    return Decision((responded, *_proposals(state, calls)))
+
+
+def _proposals(state: State, calls: tuple[ProposedCall, ...]) -> list[e.AnyEvent]:
+    """One proposal a call, in order; what is beyond ``calls_per_turn`` is refused as one."""
+    most = state.limits.calls_per_turn
+    labels: set[str] = set()
+    events: list[e.AnyEvent] = []
+    turn = state.turn
+    for index, proposed in enumerate(calls[:most]):
+        call = f"c{turn}.{index}"
+        label = _label(proposed.provider_call_id)
+        if label:
+            # A provider that repeats an id in one response would get two results for it: ours is unique.
+            if label in labels:
+                label = f"{label[: LABEL_CHARS_MAX - 16]}~{call}"
+            labels.add(label)
+        events.append(e.CallProposed(call, _label(proposed.name)[:NAME_CHARS_MAX], proposed.arguments, label))
+    if len(calls) > most:
+        surplus = tuple(
+            (_label(proposed.provider_call_id), _label(proposed.name)[:NAME_CHARS_MAX])
+            for proposed in calls[most:]
+        )
+        events.append(e.CallsRejected(turn, most, "calls_per_turn", surplus))
+    return events
+
+
+def _spent(state: State, reply: ModelTurn) -> tuple[int, int, int]:
+    """What settles the reservation: the reported usage; where it is unknown the reservation stays spent."""
+    usage, price = reply.usage, state.pins.price
+    if usage is None:
+        return state.reserved_input, state.reserved_output, state.reserved_cost
+    spent_input = state.reserved_input if usage.input_tokens is None else max(0, usage.input_tokens)
+    spent_output = state.reserved_output if usage.output_tokens is None else max(0, usage.output_tokens)
+    cost = None if price is None else cost_of(price, usage)
+    return spent_input, spent_output, state.reserved_cost if cost is None else cost
+
+
+def _failed(state: State, reply: ModelTurn, code: str, now_ms: int) -> Decision:
+    """No usable turn. Sent again within the turn's and the run's attempts and the deadline, or not at all."""
+    spent_input, spent_output, spent_cost = _spent(state, reply)
+    retryable = reply.retryable and code != "hosted_undeclared"
+    retry_at = 0
+    if (
+        retryable
+        and state.model_attempt < state.limits.model_attempts_per_turn
+        and state.meters.model_attempts.free >= 1
+    ):
+        delay = max(reply.retry_after_ms, backoff_ms(MODEL_BACKOFF_MS, state.model_attempt))
+        retry_at = now_ms + delay
+        if retry_at >= state.deadline_at_ms:
+            retry_at = 0
+    return Decision(
+        (
+            e.ModelFailed(
+                state.turn,
+                state.model_attempt,
+                _label(code),
+                retryable,
+                retry_at,
+                spent_input,
+                spent_output,
+                spent_cost,
+                _label(reply.finish_raw),
+                _text(reply.safe_message)[:512],
+                _label(reply.response_id),
+            ),
+        )
+    )
+
+
+def retry_due(state: State, now_ms: int) -> Decision:
+    """After a failed request: wait, ask again, or stop."""
+    if state.model_retry_at_ms == 0:
+        reason = "policy_denied" if state.model_code == "hosted_undeclared" else "model_failed"
+        if state.turn == 0 or state.model_attempt == 0:
+            # A lifted stop asks for the same turn again, with new attempts.
+            return request(state, turn=state.turn, attempt=1)
+        return stop(state, reason, state.model_code)
+    if now_ms < state.model_retry_at_ms:
+        return NOTHING
+    return request(state, turn=state.turn, attempt=state.model_attempt + 1)
+
+
+def judge(state: State, now_ms: int) -> Decision:
+    """A turn without calls. Only an explicit final text, with the evidence that the goal asks for, completes."""
+    match state.finish:
+        case "truncated":
+            return stop(state, "truncated")
+        case "refused":
+            return stop(state, "model_refusal")
+        case "filtered":
+            return stop(state, "content_filter")
+        case "context_exceeded":
+            return stop(state, "context_exhausted", "said by the provider")
+        case "paused":
+            return next_request(state, now_ms)
+        case "final":
+            return _judge_final(state)
+        case other:
+            return stop(state, "model_failed", f"unexpected {other}")
+
+
+def _judge_final(state: State) -> Decision:
+    if not state.last_text.strip():
+        return stop(state, "empty_response")
+    goal = state.pins.goal
+    if goal is None:
+        return stop(state, "final", "no evidence asked")
+    missing = [
+        predicate.name()
+        for predicate, met in zip(goal.evidence, state.evidence, strict=True)
+        if met < predicate.count
+    ]
+    if not missing:
+        return stop(state, "final")
+    if state.counters.corrective_turns < state.limits.corrective_turns and state.meters.turns.free >= 1:
+        note = "Not done: there is no successful result on record for " + "; ".join(missing) + "."
+        return Decision((e.MessageReceived("runtime", note[:1_024]),))
+    return stop(state, "evidence_missing", ", ".join(unfinished(state))[:512])
+
+
+# --- what a provider wrote, made safe to store -------------------------------------------------------------------
+
+
+def _label(text: str) -> str:
+    """A provider's short text: valid UTF-8 and bounded. Lone surrogates are written out, never stored."""
+    return _text(text[:LABEL_CHARS_MAX])
+
+
+def _text(text: str) -> str:
+    if text.isascii():
+        return text
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
