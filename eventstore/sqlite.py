@@ -161,6 +161,11 @@ class SqliteStore:
     async def next_wake_ms(self) -> int | None:
         return await self._thread.submit(self._rows.next_wake_ms, writes=False)
 
+    async def faults(self) -> list[str]:
+        """What is wrong with the file as a whole: its pages, rows of the log without a run, blobs that aren't what
+        their name says. Empty if nothing. Reads the whole file and holds up the store meanwhile."""
+        return await self._thread.submit(self._rows.faults, writes=False)
+
     # --- switches and outside commands -----------------------------------------------------------------------------
 
     async def switches(self) -> list[Switch]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterable, Sequence
+from hashlib import sha256
 from typing import Any
 
 import msgspec
@@ -34,6 +35,9 @@ from .rules import ENDED_STATUS, accepts_claim, claimed_row, is_ended, lost_wake
 
 BLOB_PART_BYTES = 256 * 1024
 """A blob is stored in parts of this size."""
+
+FAULTS_MAX = 20
+"""Faults that one look at the file reports."""
 
 CACHED_RUNS_MAX = 20_000
 
@@ -400,6 +404,23 @@ class SqliteRows:
             return None
         parts = self._all("SELECT data FROM blob_parts WHERE sha256 = ? ORDER BY part", (digest,))
         return b"".join(part for (part,) in parts)
+
+    def faults(self) -> list[str]:
+        """See ``SqliteStore.faults``."""
+        found = [str(row[0]) for row in self._all(f"PRAGMA integrity_check({FAULTS_MAX})") if row[0] != "ok"]
+        orphans = self._all(
+            "SELECT run_key, min(first_seq), count(*) FROM appends WHERE run_key NOT IN (SELECT run_key FROM runs) "
+            "GROUP BY run_key LIMIT ?",
+            (FAULTS_MAX,),
+        )
+        found += [
+            f"{count} rows of the log from seq {seq} have no run (key {key})" for key, seq, count in orphans
+        ]
+        for (digest,) in self._all("SELECT sha256 FROM blobs UNION SELECT sha256 FROM blob_parts"):
+            data = self.get_blob(digest)
+            if data is None or sha256(data).digest() != digest:
+                found.append(f"blob {digest.hex()} isn't what its name says")
+        return found[:FAULTS_MAX]
 
     # --- hosts and ownership ---------------------------------------------------------------------------------------
 

@@ -1,0 +1,142 @@
+"""From a store's URL to a store.
+
+``memory://`` · ``sqlite:///relative/file.db`` · ``sqlite:////absolute/file.db``. No query, no user, no fragment: a
+store has no options that change what it promises.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlsplit
+
+import msgspec
+
+from ..runtime.errors import OwnedError, StoreError, StoreUrlError
+from .port import EventStore, ReadyListener, SubmitHandler
+
+if TYPE_CHECKING:
+    from .owned import OwnedSqliteStore
+
+
+class Location(msgspec.Struct, frozen=True):
+    """``path`` is empty for ``memory``."""
+
+    kind: str
+    path: str = ""
+
+
+def parse_url(url: str) -> Location:
+    """Raises ``StoreUrlError``."""
+    try:
+        parts = urlsplit(url)
+    except ValueError as error:
+        raise StoreUrlError(url, str(error)) from error
+    if parts.query or parts.fragment:
+        raise StoreUrlError(
+            url, "a store URL takes neither a query nor a fragment (write %3F for ? and %23 for #)"
+        )
+    if parts.scheme == "memory":
+        if parts.netloc or parts.path not in ("", "/"):
+            raise StoreUrlError(url, "memory:// takes nothing after it")
+        return Location("memory")
+    if parts.scheme != "sqlite":
+        raise StoreUrlError(url, "known stores are memory:// and sqlite:///file")
+    if parts.netloc:
+        raise StoreUrlError(url, "a file needs three slashes: sqlite:///relative or sqlite:////absolute")
+    path = unquote(parts.path[1:])
+    if not path or path.endswith("/") or "\0" in path:
+        raise StoreUrlError(url, "there is no file name")
+    return Location("sqlite", path)
+
+
+async def open_store(
+    url: str,
+    *,
+    take_over: bool = False,
+    on_submit: SubmitHandler | None = None,
+    on_ready: ReadyListener | None = None,
+    clock: Callable[[], int] | None = None,
+) -> EventStore:
+    """Open as owner, and serve other processes on the socket beside the file until ``close``.
+
+    ``take_over``: kill an owner that can be proved to be the one in the lock file. ``on_submit`` handles outside
+    commands, ``on_ready`` hears of runs made ready; both are called on this event loop. Raises ``StoreUrlError``,
+    ``OwnedError``, ``NewerSchema``, ``DamagedFile`` or another ``StoreError``.
+    """
+    location = parse_url(url)
+    if location.kind == "memory":
+        from .memory import MemoryStore
+
+        return MemoryStore(clock=clock, on_submit=on_submit, on_ready=on_ready)
+    return await _own(location.path, take_over=take_over, on_submit=on_submit, on_ready=on_ready, clock=clock)
+
+
+async def _own(
+    path: str,
+    *,
+    take_over: bool = False,
+    serve: bool = True,
+    on_submit: SubmitHandler | None = None,
+    on_ready: ReadyListener | None = None,
+    clock: Callable[[], int] | None = None,
+) -> OwnedSqliteStore:
+    from .owned import OwnedSqliteStore
+
+    return await OwnedSqliteStore.open(
+        path, take_over=take_over, serve=serve, on_submit=on_submit, on_ready=on_ready, clock=clock
+    )
+
+
+async def connect_store(
+    url: str, *, on_submit: SubmitHandler | None = None, take_over: bool = False, must_exist: bool = False
+) -> EventStore:
+    """For one command: through the owner's socket if a process owns the file, else as its owner meanwhile.
+
+    ``on_submit`` is used only as owner. ``must_exist`` refuses to make a new file. Two commands that race for a file
+    without an owner agree: the loser of the lock goes through the winner's socket.
+    """
+    location = parse_url(url)
+    if location.kind == "memory":
+        return await open_store(url, on_submit=on_submit)
+    from .owned import lock_path, real_path
+    from .owner import live_owner
+    from .socket_client import SocketStore
+
+    path = real_path(location.path)
+    if must_exist:
+        await asyncio.to_thread(_insist_on_file, path, url)
+    error: OwnedError | None = None
+    for _ in range(_CONNECT_TRIES):
+        owner = None if take_over else await asyncio.to_thread(live_owner, lock_path(path))
+        if owner is None:
+            try:
+                return await _own(path, take_over=take_over, on_submit=on_submit)
+            except OwnedError as owned:
+                if take_over:
+                    raise
+                error = owned
+                continue
+        try:
+            return await SocketStore.connect(path, owner)
+        except (ConnectionError, FileNotFoundError, TimeoutError):
+            # The owner is opening or closing just now, or it is stopped. Ask again; in the end name it.
+            error = OwnedError(owner.process.pid, owner.process.host, path=path)
+            await asyncio.sleep(_CONNECT_PAUSE_MS / 1000)
+    assert error is not None
+    raise error
+
+
+_CONNECT_TRIES = 20
+_CONNECT_PAUSE_MS = 50
+
+
+def _insist_on_file(path: str, url: str) -> None:
+    import os
+
+    if not os.path.exists(path):
+        raise StoreUrlError(url, "there is no such file")
+
+
+__all__ = ["Location", "StoreError", "connect_store", "open_store", "parse_url"]

@@ -1,0 +1,232 @@
+"""The owner's side of the socket: every method of the store, for other processes of the same user.
+
+The server has a thread and an event loop of its own, so that a busy or blocked application doesn't keep the command
+line from reading. Reads and appends go straight to the store's thread; ``submit`` goes to the application's loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import stat
+import struct
+import threading
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import msgspec
+
+from ..runtime.errors import BugError, StoreError
+from .sqlite import SqliteStore
+from .socket_protocol import (
+    ARGUMENTS,
+    PROTOCOL_VERSION,
+    Answer,
+    Hello,
+    Request,
+    encode,
+    failure_of,
+    frame,
+    read_frame,
+    socket_address,
+)
+
+CONNECTIONS_MAX = 64
+"""A further connection is told so and closed."""
+
+IN_FLIGHT_MAX = 64
+"""Requests of one connection in work; the next isn't read before one is answered."""
+
+_NOTHING = msgspec.Raw(encode(None))
+
+_CALLS: dict[str, Callable[..., Awaitable[object]]] = {
+    "append": lambda store, request: store.append(request),
+    "read": lambda store, run_id, after, rows: store.read(run_id, after_seq=after, rows_max=rows),
+    "run": lambda store, run_id: store.run(run_id),
+    "runs": lambda store, where: store.runs(where),
+    "put_blob": lambda store, data: store.put_blob(data),
+    "get_blob": lambda store, digest: store.get_blob(digest),
+    "ledger_row": lambda store, tenant, key: store.ledger_row(tenant, key),
+    "unknown_effects": lambda store, tenant, limit: store.unknown_effects(tenant, limit),
+    "register_host": lambda store, host: store.register_host(host),
+    "renew_host": lambda store, host_id: store.renew_host(host_id),
+    "drop_host": lambda store, host_id: store.drop_host(host_id),
+    "hosts": lambda store: store.hosts(),
+    "acquire": lambda store, run_id, host_id, dead: store.acquire(run_id, host_id, dead_hosts=dead),
+    "release": lambda store, run_id, host_id, epoch, ready: store.release(
+        run_id, host_id, epoch, ready=ready
+    ),
+    "ready_runs": lambda store, limit: store.ready_runs(limit),
+    "next_wake_ms": lambda store: store.next_wake_ms(),
+    "mark_damaged": lambda store, run_id, reason: store.mark_damaged(run_id, reason),
+    "faults": lambda store: store.faults(),
+    "switches": lambda store: store.switches(),
+    "set_switch": lambda store, switch, on: store.set_switch(switch, on=on),
+    "submit": lambda store, run_id, command_id, command: store.submit(run_id, command_id, command),
+}
+
+
+class SocketServer:
+    """Serves from ``start`` to ``stop``. ``token`` proves to a client that this is the owner it looked for."""
+
+    def __init__(self, store: SqliteStore, folder: str, name: str, token: str) -> None:
+        self._store = store
+        self._folder = folder
+        self._name = name
+        self._token = token
+        self._listener: socket.socket | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stopping: asyncio.Event | None = None
+        self._thread = threading.Thread(target=self._run, name="boundloop-socket", daemon=True)
+        self._connections: set[asyncio.Task[None]] = set()
+
+    def start(self) -> None:
+        """Bind and serve. Raises ``StoreError``. The caller holds the file's lock, so an old socket is nobody's."""
+        self._listener = _listen(self._folder, self._name)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Take the socket away and end the thread; what is in work goes on in the store and isn't answered."""
+        if self._listener is None:
+            return
+        with socket_address(self._folder, self._name) as address:
+            _remove_socket(address)
+        self._listener.close()
+        self._listener = None
+        while self._thread.is_alive():
+            loop, stopping = self._loop, self._stopping
+            if loop is not None and stopping is not None:
+                try:
+                    loop.call_soon_threadsafe(stopping.set)
+                except RuntimeError:
+                    break  # the loop is closed, so the thread is at its end
+            self._thread.join(0.05)
+
+    # --- on the server's thread ------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        asyncio.run(self._serve())
+
+    async def _serve(self) -> None:
+        assert self._listener is not None
+        self._stopping = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        listener = self._listener.dup()
+        server = await asyncio.start_unix_server(self._connected, sock=listener)
+        try:
+            await self._stopping.wait()
+        finally:
+            server.close()
+            for task in self._connections:
+                task.cancel()
+            await asyncio.gather(*self._connections, return_exceptions=True)
+
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        try:
+            if not _is_same_user(writer):
+                return
+            if len(self._connections) >= CONNECTIONS_MAX:
+                writer.write(
+                    frame(self._failed(0, StoreError("too_many_connections", f"{CONNECTIONS_MAX} are open")))
+                )
+                await writer.drain()
+                return
+            self._connections.add(task)
+            await self._converse(reader, writer)
+        except (ConnectionError, asyncio.CancelledError):
+            return  # the peer is gone, or the server stops: nobody reads an answer
+        finally:
+            self._connections.discard(task)
+            writer.close()
+
+    async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        room = asyncio.Semaphore(IN_FLIGHT_MAX)
+        at_work: set[asyncio.Task[None]] = set()
+        try:
+            while True:
+                await room.acquire()
+                body = await read_frame(reader)
+                if body is None:
+                    return
+                try:
+                    request = msgspec.msgpack.decode(body, type=Request)
+                except msgspec.DecodeError:
+                    return
+                work = asyncio.create_task(self._answer(request, writer))
+                at_work.add(work)
+                work.add_done_callback(at_work.discard)
+                work.add_done_callback(lambda _: room.release())
+        finally:
+            # Work goes on without its peer: a command that was received is a command. A server that stops doesn't
+            # wait for an application that never answers.
+            if at_work and self._stopping is not None and not self._stopping.is_set():
+                await asyncio.wait(at_work)
+
+    async def _answer(self, request: Request, writer: asyncio.StreamWriter) -> None:
+        try:
+            value = msgspec.Raw(encode(await self._call(request)))
+            answer = frame(Answer(request.number, self._store.now_ms(), value))
+        except Exception as error:  # noqa: BLE001  every error travels as a typed answer
+            answer = frame(self._failed(request.number, error))
+        if not writer.is_closing():
+            writer.write(answer)
+            try:
+                await writer.drain()
+            except ConnectionError:
+                return
+
+    async def _call(self, request: Request) -> object:
+        if request.op not in ARGUMENTS:
+            raise StoreError(
+                "unknown_operation", "the owner doesn't know this operation", path=request.op[:64]
+            )
+        try:
+            args: tuple[Any, ...] = msgspec.msgpack.decode(request.args, type=ARGUMENTS[request.op])
+        except msgspec.DecodeError as error:
+            raise BugError("bad_arguments", str(error)[:200], path=request.op) from error
+        if request.op == "hello":
+            return Hello(PROTOCOL_VERSION, self._token, os.getpid())
+        return await _CALLS[request.op](self._store, *args)
+
+    def _failed(self, number: int, error: BaseException) -> Answer:
+        return Answer(number, self._store.now_ms(), _NOTHING, failure_of(error))
+
+
+def _listen(folder: str, name: str) -> socket.socket:
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        with socket_address(folder, name) as address:
+            _remove_socket(address)
+            os.fchmod(listener.fileno(), 0o600)  # what the kernel makes the file with
+            listener.bind(address)
+            os.chmod(address, 0o600)
+            listener.listen(CONNECTIONS_MAX)
+            listener.setblocking(False)
+    except OSError as error:
+        listener.close()
+        raise StoreError("socket_unusable", str(error), path=os.path.join(folder, name)) from error
+    except BaseException:
+        listener.close()
+        raise
+    return listener
+
+
+def _remove_socket(address: str) -> None:
+    try:
+        if not stat.S_ISSOCK(os.lstat(address).st_mode):
+            raise StoreError("socket_unusable", "something that is no socket has its name", path=address)
+        os.unlink(address)
+    except FileNotFoundError:
+        return
+
+
+def _is_same_user(writer: asyncio.StreamWriter) -> bool:
+    peer: socket.socket = writer.get_extra_info("socket")
+    if not hasattr(socket, "SO_PEERCRED"):
+        return True  # the mode of the socket's file has to do
+    credentials = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    uid: int = struct.unpack("3i", credentials)[1]
+    return uid in (0, os.geteuid())
