@@ -42,6 +42,18 @@ class StoreClock:
             self._last_ms = max(self._last_ms, floor_ms)
 
 
+class NeverFalling:
+    """Another clock, kept from falling. Thread-safe if that clock is."""
+
+    def __init__(self, clock: WallMs) -> None:
+        self._clock = clock
+        self._last_ms = 0
+
+    def __call__(self) -> int:
+        self._last_ms = max(self._last_ms, self._clock())
+        return self._last_ms
+
+
 class FixedClock:
     """A clock that moves only when told to, for tests and simulation. Not for two threads."""
 

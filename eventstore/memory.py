@@ -14,7 +14,7 @@ import msgspec
 from ..runtime.errors import RunNotFound, StoreError
 from ..runtime.ledger import Claim, LedgerRow, RunIndex, Settlement
 from .chain import check_append
-from .clock import StoreClock
+from .clock import NeverFalling, StoreClock
 from .port import (
     APPEND_SCHEMA_VERSION,
     HOST_VALID_MS,
@@ -64,8 +64,7 @@ class MemoryStore:
     ) -> None:
         self.on_submit = on_submit
         self.on_ready = on_ready
-        self._clock = clock or StoreClock().now_ms
-        self._last_ms = 0
+        self._now_ms = StoreClock().now_ms if clock is None else NeverFalling(clock)
         self._runs: dict[str, _Run] = {}
         self._ledger: dict[tuple[str, bytes], LedgerRow] = {}
         self._blobs: dict[bytes, bytes] = {}
@@ -73,8 +72,7 @@ class MemoryStore:
         self._switches: dict[tuple[str, str], Switch] = {}
 
     def now_ms(self) -> int:
-        self._last_ms = max(self._last_ms, self._clock())
-        return self._last_ms
+        return self._now_ms()
 
     # --- the log ---------------------------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ line from reading. Reads and appends go straight to the store's thread; ``submit
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import socket
 import stat
@@ -18,7 +19,6 @@ from typing import Any
 import msgspec
 
 from ..runtime.errors import BugError, StoreError
-from .sqlite import SqliteStore
 from .socket_protocol import (
     ARGUMENTS,
     PROTOCOL_VERSION,
@@ -31,6 +31,7 @@ from .socket_protocol import (
     read_frame,
     socket_address,
 )
+from .sqlite import SqliteStore
 
 CONNECTIONS_MAX = 64
 """A further connection is told so and closed."""
@@ -75,44 +76,40 @@ class SocketServer:
         self._folder = folder
         self._name = name
         self._token = token
-        self._listener: socket.socket | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping: asyncio.Event | None = None
-        self._thread = threading.Thread(target=self._run, name="boundloop-socket", daemon=True)
+        self._thread: threading.Thread | None = None
         self._connections: set[asyncio.Task[None]] = set()
 
     def start(self) -> None:
         """Bind and serve. Raises ``StoreError``. The caller holds the file's lock, so an old socket is nobody's."""
-        self._listener = _listen(self._folder, self._name)
+        listener = _listen(self._folder, self._name)
+        self._thread = threading.Thread(
+            target=self._run, args=(listener,), name="boundloop-socket", daemon=True
+        )
         self._thread.start()
 
     def stop(self) -> None:
         """Take the socket away and end the thread; what is in work goes on in the store and isn't answered."""
-        if self._listener is None:
+        thread, self._thread = self._thread, None
+        if thread is None:
             return
         with socket_address(self._folder, self._name) as address:
             _remove_socket(address)
-        self._listener.close()
-        self._listener = None
-        while self._thread.is_alive():
-            loop, stopping = self._loop, self._stopping
-            if loop is not None and stopping is not None:
-                try:
-                    loop.call_soon_threadsafe(stopping.set)
-                except RuntimeError:
-                    break  # the loop is closed, so the thread is at its end
-            self._thread.join(0.05)
+        while thread.is_alive():
+            if self._loop is not None and self._stopping is not None:
+                with contextlib.suppress(RuntimeError):  # the loop is closed, so the thread is at its end
+                    self._loop.call_soon_threadsafe(self._stopping.set)
+            thread.join(0.01)
 
     # --- on the server's thread ------------------------------------------------------------------------------------
 
-    def _run(self) -> None:
-        asyncio.run(self._serve())
+    def _run(self, listener: socket.socket) -> None:
+        asyncio.run(self._serve(listener))
 
-    async def _serve(self) -> None:
-        assert self._listener is not None
+    async def _serve(self, listener: socket.socket) -> None:
         self._stopping = asyncio.Event()
         self._loop = asyncio.get_running_loop()
-        listener = self._listener.dup()
         server = await asyncio.start_unix_server(self._connected, sock=listener)
         try:
             await self._stopping.wait()

@@ -11,7 +11,7 @@ from ..runtime.errors import BugError, StoreError
 from ..runtime.ledger import LedgerRow
 from . import sqlite_file
 from .chain import check_append
-from .clock import StoreClock
+from .clock import NeverFalling, StoreClock
 from .port import (
     AcquireAnswer,
     Append,
@@ -51,7 +51,7 @@ class SqliteStore:
         self.on_submit = on_submit
         self._on_ready = on_ready
         self._clock = StoreClock()
-        self._now_ms = clock or self._clock.now_ms
+        self._now_ms = self._clock.now_ms if clock is None else NeverFalling(clock)
         self._rows = SqliteRows(self._the_connection, self._now_ms)
         self._thread = StoreThread(path, self._rows)
         self._loop: asyncio.AbstractEventLoop | None = None
