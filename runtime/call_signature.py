@@ -63,7 +63,7 @@ def inner_function(handler: Callable[..., Any]) -> Any:
         handler = handler.func
     if isinstance(handler, types.MethodType):
         return handler.__func__
-    return handler if inspect.isfunction(handler) else getattr(type(handler), "__call__", handler)  # noqa: B004
+    return handler if inspect.isfunction(handler) else getattr(type(handler), "__call__", handler)  # noqa: B004  the method is wanted, not whether there is one
 
 
 def read_signature(handler: Callable[..., Any], *, name: str, params: Schema | None) -> CallSignature:

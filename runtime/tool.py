@@ -148,7 +148,8 @@ def tool(
     (async, never blocking). `params` and `returns` replace the schemas that the annotations give. `handler_revision`:
     of the code; the `__version__` of its package unless given.
 
-    A parameter named `ctx` is filled by the runtime. The description is the docstring unless given.
+    A parameter named `ctx` is filled by the runtime. The description is the docstring unless given. A function is
+    declared once; a second tool over it is declared on a `functools.partial` of it.
     """
 
     def declare(function: F) -> F:
@@ -226,6 +227,10 @@ def _attach(function: F, spec: ToolSpec) -> F:
     if isinstance(function, types.MethodType | types.BuiltinFunctionType):
         carrier = functools.partial(function)  # bound methods hold no attributes of their own
         return cast(F, _attach(cast(Handler, carrier), spec))
+    if _ATTRIBUTE in getattr(function, "__dict__", {}):
+        raise DeclarationError(
+            "declared_twice", "wrap it in functools.partial to declare it anew", path=spec.name
+        )
     setattr(function, _ATTRIBUTE, spec)
     return function
 

@@ -94,8 +94,11 @@ class ToolDefinition(msgspec.Struct, frozen=True, kw_only=True, dict=True, forbi
     @cached_property
     def definition_sha256(self) -> bytes:
         """The 32-byte hash over `DEFINITION_HASH_FIELDS`, an object of those fields in canonical JSON."""
-        fields = {name: msgspec.to_builtins(getattr(self, name)) for name in DEFINITION_HASH_FIELDS}
-        return sha256(canonical_bytes(_lists(fields)))
+        fields: dict[str, JSON] = {}
+        for name in DEFINITION_HASH_FIELDS:
+            value: Any = getattr(self, name)
+            fields[name] = list(cast("tuple[str, ...]", value)) if isinstance(value, tuple) else value
+        return sha256(canonical_bytes(fields))
 
     @cached_property
     def _parameters_validator(self) -> Validator:
@@ -153,8 +156,3 @@ class ToolDefinition(msgspec.Struct, frozen=True, kw_only=True, dict=True, forbi
         if not self.incidental:
             return arguments
         return {name: value for name, value in arguments.items() if name not in self.incidental}
-
-
-def _lists(value: Any) -> JSON:
-    """Tuples as lists, all the way down."""
-    return cast(JSON, msgspec.json.decode(msgspec.json.encode(value)))
