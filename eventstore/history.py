@@ -1,77 +1,85 @@
-"""A run's history as decisions and people read it: rows decoded, pins resolved, folded.
+"""A run's history, read back: its records in order and the state they fold to. No I/O beyond the store.
 
-Everything here reads only the store. ``load_run`` is also the whole of recovery: what a new host knows of a run is the
-fold of its log.
+Rows are read in pages, spilled bodies and the pinned definitions are fetched by content, and the fold is the one that
+hosts use. What can't be folded is refused by seq, never guessed. The chain isn't checked here (``verify``).
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import Final
+from collections.abc import Sequence
 
-from ..runtime.errors import HistoryRefused
+from ..runtime.errors import BugError, CallerError, HistoryRefused, RunNotFound
 from ..runtime.events import RunStarted
-from ..runtime.fold import fold
+from ..runtime.fold import begin, evolve
 from ..runtime.pins import Pins, read_pins
 from ..runtime.state import State
 from .codec import Recorded, resolve
 from .port import EventStore
 
-PAGE_ROWS: Final = 2_000
-PINS_KEPT_MAX: Final = 256
+PAGE_ROWS = 500
+PINS_CACHED_MAX = 64
+
+_pins: OrderedDict[bytes, Pins] = OrderedDict()
 
 
-class PinsCache:
-    """Decoded pins by hash. Runs of one application share them, and their compiled schemas with them."""
-
-    def __init__(self, store: EventStore) -> None:
-        self._store = store
-        self._kept: OrderedDict[bytes, Pins] = OrderedDict()
-
-    def put(self, digest: bytes, pins: Pins) -> None:
-        """Remember pins that this process made itself."""
-        self._kept[digest] = pins
-        while len(self._kept) > PINS_KEPT_MAX:
-            self._kept.popitem(last=False)
-
-    def known(self, digest: bytes) -> Pins | None:
-        """The pins if they are in memory."""
-        return self._kept.get(digest)
-
-    async def get(self, digest: bytes) -> Pins:
-        """From memory or the store. Raises ``HistoryRefused`` if the blob is missing or altered."""
-        pins = self._kept.get(digest)
-        if pins is None:
-            pins = read_pins(digest, await self._store.get_blob(digest))
-            self.put(digest, pins)
-        return pins
+async def load_run(store: EventStore, run_id: str) -> tuple[State, list[Recorded]]:
+    """The whole history as stored now. Raises ``RunNotFound``, ``LogDamaged``, ``HistoryRefused``, ``StoreError``."""
+    records = await read_records(store, run_id)
+    return await fold_records(store, records), records
 
 
-async def read_records(store: EventStore, run_id: str, *, up_to_seq: int | None = None) -> list[Recorded]:
-    """All events of a run in order, read in pages; with ``up_to_seq`` those up to and including it."""
+async def fold_to(store: EventStore, run_id: str, seq: int) -> tuple[State, list[Recorded]]:
+    """The history up to and including ``seq``, which may stand in the middle of an append.
+
+    Raises ``CallerError`` (``seq_range``) for a seq that the log doesn't have, else as ``load_run``.
+    """
+    records = await read_records(store, run_id, to_seq=seq)
+    if not 1 <= seq <= len(records):
+        raise CallerError("seq_range", f"the log has seq 1 to {len(records)}", path=f"{run_id}@{seq}")
+    return await fold_records(store, records[:seq]), records[:seq]
+
+
+async def read_records(store: EventStore, run_id: str, *, to_seq: int | None = None) -> list[Recorded]:
+    """The events in order, from seq 1; rows after the one that holds ``to_seq`` aren't read."""
     records: list[Recorded] = []
-    after = 0
-    while True:
-        rows = await store.read(run_id, after_seq=after, rows_max=PAGE_ROWS)
-        records += await resolve(rows, store.get_blob)
-        if len(rows) < PAGE_ROWS:
+    while to_seq is None or len(records) < to_seq:
+        rows = await store.read(run_id, after_seq=len(records), rows_max=PAGE_ROWS)
+        if not rows:
             break
-        after = rows[-1].first_seq + rows[-1].event_count - 1
-        if up_to_seq is not None and after >= up_to_seq:
-            break
-    if up_to_seq is not None:
-        records = [record for record in records if record.seq <= up_to_seq]
+        found = await resolve(rows, store.get_blob)
+        for number, record in enumerate(found, len(records) + 1):
+            if record.seq != number:
+                raise HistoryRefused("log_gap", f"seq {number} is missing", path=run_id)
+        records += found
+    if not records and await store.run(run_id) is None:
+        raise RunNotFound(run_id)
     return records
 
 
-async def load_run(
-    store: EventStore, run_id: str, cache: PinsCache, *, up_to_seq: int | None = None
-) -> tuple[State, list[Recorded]]:
-    """The folded state and the events it was folded from. Raises ``HistoryRefused`` or ``LogDamaged``."""
-    records = await read_records(store, run_id, up_to_seq=up_to_seq)
-    if not records or not isinstance(records[0].event, RunStarted):
-        raise HistoryRefused("log_start", "the log does not begin with run_started", path=run_id)
-    digest = records[0].event.pins_sha256
-    pins = await cache.get(digest)
-    state = fold(((record.event, record.at_ms) for record in records), {digest: pins})
-    return state, records
+async def fold_records(store: EventStore, records: Sequence[Recorded]) -> State:
+    """The state after these records, which start at seq 1. Raises ``HistoryRefused`` with the seq that can't follow."""
+    started = records[0].event if records else None
+    if not isinstance(started, RunStarted):
+        raise HistoryRefused("log_start", "the log does not begin with run_started")
+    state = begin(started, await pins_of(store, started.pins_sha256), records[0].at_ms)
+    for record in records[1:]:
+        try:
+            evolve(state, record.event, record.at_ms)
+        except BugError as error:
+            raise HistoryRefused(
+                "log_illegal", f"seq {record.seq} can't follow: {error.message}", path=started.run_id
+            ) from error
+    return state
+
+
+async def pins_of(store: EventStore, digest: bytes) -> Pins:
+    """The pinned definitions of that hash; runs of one application share them, so a few are kept decoded."""
+    pins = _pins.get(digest)
+    if pins is None:
+        pins = _pins[digest] = read_pins(digest, await store.get_blob(digest))
+        if len(_pins) > PINS_CACHED_MAX:
+            _pins.popitem(last=False)
+    else:
+        _pins.move_to_end(digest)
+    return pins

@@ -1,0 +1,138 @@
+"""One event as one line of words. Bounded, unescaped: text from outside stays what it is, cut to length."""
+
+from __future__ import annotations
+
+from ..runtime import events as e
+
+_CUT = "..."
+
+
+def event_line(event: e.AnyEvent, chars_max: int) -> tuple[str, str]:
+    """(call id or "", what happened), the text at most ``chars_max`` characters."""
+    return getattr(event, "call", ""), cut(_words(event, chars_max), chars_max)
+
+
+def cut(text: str, chars_max: int) -> str:
+    """The text, its end marked where it was longer."""
+    return text if len(text) <= chars_max else text[: max(0, chars_max - len(_CUT))] + _CUT
+
+
+def shown(data: bytes | None, chars_max: int) -> str:
+    """Bytes as text, whatever they hold."""
+    if data is None:
+        return ""
+    return cut(data[: 4 * chars_max + 4].decode("utf-8", "backslashreplace"), chars_max)
+
+
+def _words(event: e.AnyEvent, chars_max: int) -> str:
+    match event:
+        case (
+            e.RunStarted()
+            | e.RunResumed()
+            | e.MessageReceived()
+            | e.LimitsRaised()
+            | e.CancelRequested()
+            | e.CloseRequested()
+            | e.RunSuspended()
+            | e.RunTerminated()
+        ):
+            return _run_words(event)
+        case e.ModelRequested() | e.ModelResponded() | e.ModelFailed():
+            return _model_words(event)
+        case e.ApprovalRequested() | e.ApprovalDecided() | e.ApprovalLapsed():
+            return _approval_words(event, chars_max)
+        case _:
+            return _call_words(event, chars_max)
+
+
+def _run_words(
+    event: e.RunStarted
+    | e.RunResumed
+    | e.MessageReceived
+    | e.LimitsRaised
+    | e.CancelRequested
+    | e.CloseRequested
+    | e.RunSuspended
+    | e.RunTerminated,
+) -> str:
+    match event:
+        case e.RunStarted():
+            return f"{event.agent} for {event.principal}: {event.input}"
+        case e.RunResumed():
+            return _joined(f"epoch {event.epoch}, {event.cause}", by=event.by, host=event.host)
+        case e.MessageReceived():
+            return f"{event.source}: {event.text}"
+        case e.LimitsRaised():
+            raised = ", ".join(f"{name}={value}" for name, value in event.raised.items())
+            return _joined(raised, by=event.by)
+        case e.CancelRequested():
+            return _joined(event.reason, by=event.by)
+        case e.CloseRequested():
+            return _joined("", by=event.by)
+        case e.RunSuspended() | e.RunTerminated():
+            return _joined(f"{event.outcome}: {event.reason}", detail=event.detail)
+
+
+def _model_words(event: e.ModelRequested | e.ModelResponded | e.ModelFailed) -> str:
+    match event:
+        case e.ModelRequested():
+            return (
+                f"turn {event.turn}, attempt {event.attempt}: {event.items} items, "
+                f"at most {event.input_tokens_bound} + {event.output_tokens_max} tokens"
+            )
+        case e.ModelResponded():
+            text = f"{event.finish}, {event.calls} calls" if event.calls else event.finish
+            text += f", {event.spent_input_tokens} + {event.spent_output_tokens} tokens"
+            return f"{text}: {event.text}" if event.text else text
+        case e.ModelFailed():
+            then = "tried again" if event.retry_at_ms else "not tried again"
+            return _joined(f"{event.code}, {then}", detail=event.safe_message)
+
+
+def _approval_words(event: e.ApprovalRequested | e.ApprovalDecided | e.ApprovalLapsed, chars_max: int) -> str:
+    match event:
+        case e.ApprovalRequested():
+            return f"{event.approval_id}, round {event.round}: {shown(event.preview, chars_max)}"
+        case e.ApprovalDecided():
+            return _joined(f"{event.approval_id} {event.decision}", by=event.approver, reason=event.reason)
+        case e.ApprovalLapsed():
+            return _joined(f"{event.approval_id} {event.why}", what=event.what)
+
+
+def _call_words(event: e.AnyEvent, chars_max: int) -> str:
+    match event:
+        case e.CallProposed():
+            return f"{event.tool} {shown(event.arguments, chars_max)}"
+        case e.CallValidated():
+            key = "" if event.key is None else event.key.hex()[:16]
+            return _joined("", key=key, arguments=shown(event.arguments, chars_max)) or "a read"
+        case e.CallRejected():
+            final = ", final" if event.terminal else ""
+            return _joined(f"{event.code} at {event.rung}{final}", path=event.path, text=event.safe_message)
+        case e.CallsRejected():
+            return f"{len(event.calls)} calls: {event.code}"
+        case e.CallWaiting():
+            return f"{event.why} in call {event.holder_call} of {event.holder_run}"
+        case e.CallStarted():
+            return f"attempt {event.attempt}"
+        case e.CallExecuted():
+            head = f"attempt {event.attempt} {event.outcome}"
+            if event.outcome == "succeeded" and not event.code:
+                return f"{head}: {shown(event.result, chars_max)}"
+            again = "" if not event.retry_at_ms else ", tried again"
+            return _joined(f"{head}{again}", code=event.code, text=event.safe_message)
+        case e.CallReconciled():
+            return _joined(
+                event.outcome, by=event.by, reason=event.reason, result=shown(event.result, chars_max)
+            )
+        case e.ResultBound():
+            replay = "" if event.replayed is None else f"{event.replayed.call} of {event.replayed.run}"
+            return _joined(event.status, code=event.code, replayed=replay, text=event.safe_message)
+        case _:
+            return ""
+
+
+def _joined(head: str, **parts: str) -> str:
+    """The head and the parts that aren't empty."""
+    words = [head] if head else []
+    return ", ".join(words + [f"{name} {value}" for name, value in parts.items() if value])

@@ -1,0 +1,166 @@
+"""What waits for a person: approvals with their previews, and effects of which nobody knows whether they happened."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from ..runtime.errors import StoreError
+from ..runtime.state import CallState, State
+from .forensics import unknown_effects
+from .history import load_run
+from .port import EventStore, RunFilter
+
+PAGE_RUNS = 100
+
+
+class InboxRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One decision that is asked of a person. ``arguments``, ``preview`` are canonical JSON; ``preview`` is empty for
+    an unknown effect. ``requester`` may not decide where ``separate_approver`` is set. ``expires_at_ms`` 0: never."""
+
+    kind: Literal["approval", "unknown_effect"]
+    run_id: str
+    tenant: str
+    agent: str
+    operation_id: str
+    requester: str
+    separate_approver: bool
+    call: str
+    tool: str
+    risk: str
+    arguments: bytes
+    since_ms: int
+    approval_id: str = ""
+    round: int = 0
+    preview: bytes = b""
+    preview_sha256: bytes = b""
+    resource_version: str = ""
+    policy_revision: str = ""
+    expires_at_ms: int = 0
+    key: bytes = b""
+
+
+class Inbox(msgspec.Struct, frozen=True, kw_only=True):
+    """``truncated``: there is more than was asked for. ``unread``: runs whose history can't be read, with the error."""
+
+    rows: tuple[InboxRow, ...]
+    truncated: bool = False
+    unread: tuple[tuple[str, str], ...] = ()
+
+
+def inbox_rows(state: State) -> tuple[InboxRow, ...]:
+    """What this run asks of a person now: pure, from its state."""
+    rows: list[InboxRow] = []
+    if state.live and not state.cancel_reason and not state.close_requested:
+        for call in state.calls.values():
+            approval = call.approval
+            if call.phase != "waiting_approval" or approval is None or approval.decision:
+                continue
+            rows.append(
+                msgspec.structs.replace(
+                    _row(state, call, "approval", approval.requested_at_ms),
+                    approval_id=approval.approval_id,
+                    round=approval.round,
+                    preview=approval.preview,
+                    preview_sha256=approval.preview_sha256,
+                    resource_version=approval.resource_version,
+                    policy_revision=approval.policy_revision,
+                    expires_at_ms=approval.expires_at_ms,
+                )
+            )
+    for effect in unknown_effects(state):
+        if effect.for_person:
+            call = state.calls.get(effect.call) or state.unknown_calls[effect.call]
+            rows.append(_row(state, call, "unknown_effect", call.observed_at_ms))
+    return tuple(rows)
+
+
+def _row(
+    state: State, call: CallState, kind: Literal["approval", "unknown_effect"], since_ms: int
+) -> InboxRow:
+    definition = state.tools.get(call.tool)
+    return InboxRow(
+        kind=kind,
+        run_id=state.run_id,
+        tenant=state.tenant,
+        agent=state.agent,
+        operation_id=state.operation_id,
+        requester=state.principal,
+        separate_approver=state.pins.separate_approver,
+        call=call.call,
+        tool=call.tool,
+        risk="" if definition is None else definition.risk,
+        arguments=call.raw if call.arguments is None else call.arguments,
+        since_ms=since_ms,
+        key=call.key or b"",
+    )
+
+
+async def gather_inbox(
+    store: EventStore, *, tenant: str | None = None, root_id: str | None = None, limit: int = 100
+) -> Inbox:
+    """The inbox of a tenant or of a tree of runs: at most ``limit`` rows, the oldest of them first.
+
+    A run whose history can't be read is named and doesn't hide the others.
+    """
+    rows: list[InboxRow] = []
+    unread: list[tuple[str, str]] = []
+    for run_id in await _candidates(store, tenant, root_id, limit + 1):
+        try:
+            state, _ = await load_run(store, run_id)
+        except StoreError as error:
+            unread.append((run_id, str(error)))
+            continue
+        rows += inbox_rows(state)
+        if len(rows) > limit:
+            break
+    rows.sort(key=lambda row: (row.since_ms, row.run_id, row.call))
+    return Inbox(rows=tuple(rows[:limit]), truncated=len(rows) > limit, unread=tuple(unread))
+
+
+async def _candidates(store: EventStore, tenant: str | None, root_id: str | None, limit: int) -> list[str]:
+    """Runs whose index or whose ledger rows say that a person is asked for."""
+    found: dict[str, None] = {}
+    for prefix in ("approval:", "person:"):
+        after = ""
+        while len(found) < limit:
+            page = await store.runs(
+                RunFilter(waiting_for_prefix=prefix, tenant=tenant, after=after, limit=PAGE_RUNS)
+            )
+            found |= {
+                row.run_id: None for row in page if root_id in (None, row.root_id or row.run_id, row.run_id)
+            }
+            if len(page) < PAGE_RUNS:
+                break
+            after = page[-1].run_id
+    for row in await store.unknown_effects(tenant, limit):
+        if row.run_id not in found and await _belongs(store, row.run_id, root_id):
+            found[row.run_id] = None
+    return list(found)
+
+
+async def _belongs(store: EventStore, run_id: str, root_id: str | None) -> bool:
+    if root_id is None:
+        return True
+    row = await store.run(run_id)
+    return row is not None and root_id in (row.root_id, row.run_id)
+
+
+async def find_approval(store: EventStore, approval_id: str) -> str | None:
+    """The run that asks for this approval; None if none does. The index shows one approval a run, so runs with
+    several are read."""
+    exact = await store.runs(RunFilter(waiting_for_prefix=f"approval:{approval_id}", limit=1))
+    if exact and exact[0].index.waiting_for == f"approval:{approval_id}":
+        return exact[0].run_id
+    after = ""
+    while page := await store.runs(RunFilter(waiting_for_prefix="approval:", after=after, limit=PAGE_RUNS)):
+        for row in page:
+            try:
+                state, _ = await load_run(store, row.run_id)
+            except StoreError:
+                continue  # a run that can't be read can't be approved either
+            if any(shown.approval_id == approval_id for shown in inbox_rows(state)):
+                return row.run_id
+        after = page[-1].run_id
+    return None

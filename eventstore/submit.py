@@ -1,0 +1,221 @@
+"""Outside commands to a run that no host has: acquire, fold, decide, append, mark ready, release.
+
+The same rules decide as in a host. Only ``run_resumed`` and the command's own events are written here; what follows
+from them needs a host. A command is idempotent by its id: the second time, and after a crash in between, the answer is
+the first one's seq.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from hashlib import sha256
+from secrets import token_hex
+from typing import Literal
+from weakref import WeakValueDictionary
+
+import msgspec
+
+from ..runtime.commands import Advance, Command, CommandAnswer, OutsideCommand, TakeOver
+from ..runtime.decide import decide
+from ..runtime.decision import Decision
+from ..runtime.errors import ConflictError, HistoryRefused, OwnedError, RunNotFound
+from ..runtime.events import AnyEvent
+from ..runtime.fold import evolve
+from ..runtime.index import run_index
+from ..runtime.ledger import Settlement
+from ..runtime.orders import pending_orders
+from ..runtime.state import State
+from .chain import append_hash
+from .codec import encode_events, spill
+from .history import load_run
+from .port import (
+    APPEND_SCHEMA_VERSION,
+    Acquired,
+    AlreadyDone,
+    Append,
+    Appended,
+    EventStore,
+    HostRow,
+    NotFound,
+    Owned,
+)
+from .process_identity import this_process
+
+TRIES_MAX = 8
+"""How often a command is decided anew because another host got between; then it is a ``ConflictError``."""
+
+_encode_answer = msgspec.json.Encoder().encode
+_decode_answer = msgspec.json.Decoder(CommandAnswer).decode
+_turns: WeakValueDictionary[tuple[int, int, str], asyncio.Lock] = WeakValueDictionary()
+
+
+def encode_answer(answer: CommandAnswer) -> bytes:
+    """Wire form of an answer, for ``EventStore.submit``."""
+    return _encode_answer(answer)
+
+
+def decode_answer(data: bytes) -> CommandAnswer:
+    """Strict decode; raises ``msgspec.DecodeError``."""
+    return _decode_answer(data)
+
+
+async def submit_unhosted(
+    store: EventStore, run_id: str, command: OutsideCommand, *, host_id: str, dead_hosts: Sequence[str] = ()
+) -> CommandAnswer:
+    """Decide one outside command as the run's host for a moment.
+
+    ``host_id`` is a registered, live host of the caller (``host_for_one_command``): its owner row keeps others off
+    meanwhile. ``dead_hosts``: owners whose death the caller has proved. A refusal, and a command that was accepted
+    before, change nothing: not the log, not the epoch, not what the run waits for. Raises ``RunNotFound``;
+    ``OwnedError`` if a live host has the run, which alone may decide then; ``ConflictError`` if other hosts got between
+    ``TRIES_MAX`` times; ``HistoryRefused`` for a damaged run; ``StoreError``: whether the command was accepted is
+    unknown, submit it again under the same id.
+    """
+    lock = _turns.setdefault((id(store), id(asyncio.get_running_loop()), run_id), asyncio.Lock())
+    async with lock:
+        for _ in range(TRIES_MAX):
+            answer = await _try_once(store, run_id, command, host_id, dead_hosts)
+            if answer is not None:
+                return answer
+    raise ConflictError("run_contended", "other hosts keep taking the run; submit again", path=run_id)
+
+
+async def _try_once(
+    store: EventStore, run_id: str, command: OutsideCommand, host_id: str, dead_hosts: Sequence[str]
+) -> CommandAnswer | None:
+    """None: the run changed hands in between and nothing was written."""
+    row = await store.run(run_id)
+    if row is None:
+        raise RunNotFound(run_id)
+    if row.damaged:
+        raise HistoryRefused("log_damaged", row.damaged, path=run_id)
+    state, _ = await load_run(store, run_id)
+    answer = _without_change(state, command, max(store.now_ms(), state.at_ms))
+    if answer is not None:
+        return answer
+    acquired = await store.acquire(run_id, host_id, dead_hosts=dead_hosts)
+    if isinstance(acquired, NotFound):
+        raise RunNotFound(run_id)
+    if isinstance(acquired, Owned):
+        raise OwnedError(acquired.by.pid, acquired.by.node, path=run_id)
+    try:
+        if acquired.seq != state.seq:
+            return None  # it moved between the read and the acquire
+        return await _append(store, state, command, acquired, host_id)
+    finally:
+        # A no-op where the append released the run. Otherwise whatever was to be done is still to be done.
+        await asyncio.shield(store.release(run_id, host_id, acquired.epoch, ready=True))
+
+
+def _without_change(state: State, command: OutsideCommand, now_ms: int) -> CommandAnswer | None:
+    """The answer to a command that was accepted before or is refused; None if it would change something."""
+    seq = state.commands.get(command.command_id)
+    if seq is not None:
+        return CommandAnswer(accepted=True, seq=seq)
+    decision = decide(state, command, now_ms)
+    if decision.refusal is not None:
+        refusal = decision.refusal
+        return CommandAnswer(
+            accepted=False, code=refusal.code, message=refusal.message, actor="caller", seq=state.seq
+        )
+    if not decision.events:
+        return CommandAnswer(
+            accepted=False, code="nothing_to_do", message="this changes nothing", actor="caller"
+        )
+    return None
+
+
+async def _append(
+    store: EventStore, state: State, command: OutsideCommand, acquired: Acquired, host_id: str
+) -> CommandAnswer | None:
+    at_ms = max(store.now_ms(), state.at_ms)
+    base_seq = state.seq
+    written = _Written(state, at_ms)
+    if state.phase != "terminated":  # after the end only the fact about an unknown effect may follow
+        cause: Literal["host_died", "command"] = "host_died" if acquired.died else "command"
+        written.take(TakeOver(epoch=acquired.epoch, host=host_id, cause=cause))
+    answer = _without_change(state, command, at_ms)
+    if answer is not None:
+        return answer
+    written.take(command)
+    body, blobs = spill(encode_events(written.events))
+    append_id = sha256(command.command_id.encode()).digest()[:16]
+    causation = f"command:{command.command_id}"
+    request = Append(
+        run_id=state.run_id,
+        expected_seq=base_seq,
+        epoch=acquired.epoch,
+        append_id=append_id,
+        at_ms=at_ms,
+        causation=causation,
+        body=body,
+        event_count=len(written.events),
+        prev_hash=acquired.head,
+        hash=append_hash(
+            acquired.head,
+            state.run_id,
+            base_seq + 1,
+            len(written.events),
+            acquired.epoch,
+            at_ms,
+            append_id,
+            causation,
+            APPEND_SCHEMA_VERSION,
+            body,
+        ),
+        index=run_index(state),
+        host_id=host_id,
+        settlements=tuple(written.settlements),
+        release=True,
+        ready=_has_work(state, at_ms),
+        blobs=blobs,
+    )
+    match await store.append(request):
+        case Appended() | AlreadyDone():
+            return CommandAnswer(accepted=True, seq=state.commands[command.command_id])
+        case _:
+            return None
+
+
+class _Written:
+    """The events of one append, each applied as soon as it is decided."""
+
+    def __init__(self, state: State, at_ms: int) -> None:
+        self.state = state
+        self.at_ms = at_ms
+        self.events: list[AnyEvent] = []
+        self.settlements: list[Settlement] = []
+
+    def take(self, command: Command) -> None:
+        decision: Decision = decide(self.state, command, self.at_ms)
+        for event in decision.events:
+            evolve(self.state, event, self.at_ms)
+        self.events += decision.events
+        self.settlements += decision.settlements
+
+
+def _has_work(state: State, now_ms: int) -> bool:
+    """Whether a host would find something to do at once; timers are found by the index."""
+    return bool(decide(state, Advance(), now_ms).events or pending_orders(state, now_ms))
+
+
+@asynccontextmanager
+async def host_for_one_command(store: EventStore) -> AsyncIterator[str]:
+    """A host row of this process for the length of a command; yields its id."""
+    process = this_process()
+    host_id = f"command_{process.pid}_{token_hex(4)}"
+    await store.register_host(
+        HostRow(
+            host_id=host_id,
+            node=process.host,
+            pid=process.pid,
+            pid_start=process.pid_start,
+            boot_id=process.boot_id,
+        )
+    )
+    try:
+        yield host_id
+    finally:
+        await asyncio.shield(store.drop_host(host_id))

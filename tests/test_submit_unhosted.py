@@ -1,0 +1,269 @@
+"""Outside commands to runs that no host has: once, fenced, and a refusal changes nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from tests.written_runs import approval_of, asking, finished, pins_for, unknown
+
+from boundloop.eventstore.history import load_run
+from boundloop.eventstore.location import open_store
+from boundloop.eventstore.memory import MemoryStore
+from boundloop.eventstore.port import EventStore, HostRow, RunRow
+from boundloop.eventstore.submit import (
+    decode_answer,
+    encode_answer,
+    host_for_one_command,
+    submit_unhosted,
+)
+from boundloop.eventstore.verify import verify_run
+from boundloop.runtime.commands import (
+    Approve,
+    Cancel,
+    Close,
+    CommandAnswer,
+    OutsideCommand,
+    RaiseLimits,
+    Reject,
+    ResolveCall,
+    Resume,
+)
+from boundloop.runtime.errors import HistoryRefused, OwnedError, RunNotFound
+from boundloop.runtime.events import ApprovalDecided, CallReconciled, RunResumed
+from boundloop.runtime.limits import LimitValues
+
+pytestmark = pytest.mark.asyncio
+
+
+async def put(store: EventStore, run_id: str, command: OutsideCommand) -> CommandAnswer:
+    async with host_for_one_command(store) as host_id:
+        return await submit_unhosted(store, run_id, command, host_id=host_id)
+
+
+async def row_of(store: EventStore, run_id: str) -> RunRow:
+    row = await store.run(run_id)
+    assert row is not None
+    return row
+
+
+async def test_an_approval_is_one_append_under_a_new_epoch_and_leaves_the_run_ready() -> None:
+    store = MemoryStore()
+    run = await asking(store, "r1")
+    answer = await put(store, "r1", Approve(command_id="k1", by="os:ann@desk", approval_id=approval_of(run)))
+    state, records = await load_run(store, "r1")
+    assert answer.accepted
+    assert [type(record.event) for record in records[-2:]] == [RunResumed, ApprovalDecided]
+    assert (answer.seq, records[-1].seq) == (state.seq, state.seq)
+    assert (records[-1].epoch, state.epoch) == (2, 2)
+    row = await row_of(store, "r1")
+    assert (row.owner, row.ready, row.index.status) == ("", True, "validating")
+    assert await store.hosts() == []
+    assert (await verify_run(store, "r1")).ok
+
+
+async def test_the_same_command_again_is_the_same_answer_and_no_append() -> None:
+    store = MemoryStore()
+    run = await asking(store, "r1")
+    command = Approve(command_id="k1", by="os:ann@desk", approval_id=approval_of(run))
+    first = await put(store, "r1", command)
+    row = await row_of(store, "r1")
+    assert await put(store, "r1", command) == first
+    assert await row_of(store, "r1") == row
+
+
+async def test_a_refusal_changes_nothing_at_all() -> None:
+    store = MemoryStore()
+    await asking(store, "r1", pins=pins_for(separate_approver=True), principal="os:ann@desk")
+    row = await row_of(store, "r1")
+    state, _ = await load_run(store, "r1")
+    call = state.calls["c1.0"]
+    assert call.approval is not None
+    answer = await put(
+        store, "r1", Approve(command_id="k1", by="os:ann@desk", approval_id=call.approval.approval_id)
+    )
+    assert (answer.accepted, answer.code, answer.actor) == (False, "same_person", "caller")
+    assert await row_of(store, "r1") == row
+
+
+async def test_refusals_have_codes() -> None:
+    store = MemoryStore()
+    await finished(store, "r1")
+    wanted: list[tuple[OutsideCommand, str]] = [
+        (Cancel(command_id="a", by="x"), "run_ended"),
+        (Resume(command_id="b", by="x"), "run_ended"),
+        (Close(command_id="c", by="x"), "run_ended"),
+        (Approve(command_id="d", by="x", approval_id="ap_0"), "approval_not_found"),
+        (ResolveCall(command_id="e", by="x", call="c1.0", outcome="absent"), "not_unknown"),
+        (RaiseLimits(command_id="f", by="x", raised={"turns": 99}), "run_ended"),
+        (RaiseLimits(command_id="", by="x", raised={"turns": 99}), "command_id"),
+    ]
+    for command, code in wanted:
+        assert (await put(store, "r1", command)).code == code
+
+
+async def test_a_run_that_does_not_exist_is_not_found() -> None:
+    with pytest.raises(RunNotFound):
+        await put(MemoryStore(), "nobody", Cancel(command_id="a", by="x"))
+
+
+async def test_a_damaged_run_takes_no_command() -> None:
+    store = MemoryStore()
+    await asking(store, "r1")
+    await store.mark_damaged("r1", "seq 3 to 4")
+    with pytest.raises(HistoryRefused, match="seq 3 to 4"):
+        await put(store, "r1", Cancel(command_id="a", by="x"))
+
+
+async def test_a_live_host_is_named_and_a_dead_one_is_not_in_the_way() -> None:
+    store = MemoryStore()
+    run = await asking(store, "r1")
+    await store.register_host(HostRow(host_id="h1", node="far", pid=4711, pid_start=1, boot_id="b"))
+    await store.acquire("r1", "h1")
+    command = Approve(command_id="k1", by="x", approval_id=approval_of(run))
+    with pytest.raises(OwnedError, match="process 4711 on far"):
+        await put(store, "r1", command)
+    async with host_for_one_command(store) as host_id:
+        answer = await submit_unhosted(store, "r1", command, host_id=host_id, dead_hosts=("h1",))
+    assert answer.accepted
+    state, _ = await load_run(store, "r1")
+    assert state.counters.host_deaths == 1
+
+
+async def test_an_append_of_the_epoch_before_is_refused() -> None:
+    store = MemoryStore()
+    run = await asking(store, "r1")
+    assert (await put(store, "r1", Approve(command_id="k1", by="x", approval_id=approval_of(run)))).accepted
+    run.put(Cancel(command_id="late", by="y"))
+    with pytest.raises(AssertionError, match="Fenced"):
+        await run.append()
+
+
+async def test_fifty_people_approve_at_once_and_one_approval_is_on_record(tmp_path: Path) -> None:
+    store = await open_store(f"sqlite:///{tmp_path}/runs.db")
+    run = await asking(store, "r1")
+    approval = approval_of(run)
+    async with host_for_one_command(store) as host_id:
+        answers = await asyncio.gather(
+            *(
+                submit_unhosted(
+                    store,
+                    "r1",
+                    Approve(command_id=f"k{number}", by="x", approval_id=approval),
+                    host_id=host_id,
+                )
+                for number in range(50)
+            )
+        )
+    assert sum(answer.accepted for answer in answers) == 1
+    assert {answer.code for answer in answers if not answer.accepted} == {"approval_used"}
+    _, records = await load_run(store, "r1")
+    assert sum(isinstance(record.event, ApprovalDecided) for record in records) == 1
+    await store.close()
+
+
+async def test_two_processes_worth_of_hosts_end_in_one_decision(tmp_path: Path) -> None:
+    """Two host ids, as of two processes: the loser is told who has the run, or that the approval is used."""
+    store = await open_store(f"sqlite:///{tmp_path}/runs.db")
+    run = await asking(store, "r1")
+    approval = approval_of(run)
+    done = await asyncio.gather(
+        *(put(store, "r1", Approve(command_id=f"k{n}", by="x", approval_id=approval)) for n in range(20)),
+        return_exceptions=True,
+    )
+    accepted = [one for one in done if not isinstance(one, BaseException) and one.accepted]
+    assert len(accepted) == 1
+    for one in done:
+        if isinstance(one, BaseException):
+            assert isinstance(one, OwnedError)
+        else:
+            assert one.accepted or one.code == "approval_used"
+    await store.close()
+
+
+async def test_a_reject_frees_the_key_for_others() -> None:
+    store = MemoryStore()
+    run = await asking(store, "r1")
+    key = run.state.calls["c1.0"].key
+    assert key is not None
+    answer = await put(
+        store, "r1", Reject(command_id="k1", by="x", approval_id=approval_of(run), reason="no")
+    )
+    assert answer.accepted
+    row = await store.ledger_row("default", key)
+    assert row is not None
+    assert row.status == "rejected"
+
+
+async def test_an_unknown_effect_is_settled_by_a_person_in_log_and_ledger() -> None:
+    store = MemoryStore()
+    run = await unknown(store, "r1")
+    key = run.state.calls["c1.0"].key
+    assert key is not None
+    answer = await put(
+        store,
+        "r1",
+        ResolveCall(command_id="k1", by="x", call="c1.0", outcome="applied", result='{"ok": true}'),
+    )
+    assert answer.accepted
+    row = await store.ledger_row("default", key)
+    assert row is not None
+    assert (row.status, row.result) == ("succeeded", b'{"ok":true}')
+    assert (await row_of(store, "r1")).ready
+
+
+async def test_an_unknown_effect_of_an_ended_run_can_still_be_settled() -> None:
+    store = MemoryStore()
+    run = await unknown(store, "r1")
+    run.put(Close(command_id="c", by="x"))
+    run.advance()
+    await run.append()
+    assert run.state.phase == "terminated"
+    answer = await put(store, "r1", ResolveCall(command_id="k1", by="x", call="c1.0", outcome="absent"))
+    assert answer.accepted
+    state, records = await load_run(store, "r1")
+    assert isinstance(records[-1].event, CallReconciled)
+    assert not state.unknown_calls
+    assert not (await row_of(store, "r1")).ready
+    assert (await verify_run(store, "r1")).ok
+
+
+async def test_raising_a_limit_of_a_stopped_run_does_not_wake_it() -> None:
+    store = MemoryStore()
+    run = await asking(store, "r1", pins=pins_for(LimitValues(cost_micros=0, turns=1)))
+    await put(store, "r1", Reject(command_id="k1", by="x", approval_id=approval_of(run)))
+    later, _ = await load_run(store, "r1")
+    row = await row_of(store, "r1")
+    assert row.ready
+    run.state, run.head = later, row.head
+    run.advance()
+    await run.append(release=True)
+    assert run.state.reason == "max_turns"
+    assert (await put(store, "r1", Resume(command_id="k2", by="x"))).code == "max_turns"
+    assert (await put(store, "r1", RaiseLimits(command_id="k3", by="x", raised={"turns": 9}))).accepted
+    assert not (await row_of(store, "r1")).ready
+    assert (await put(store, "r1", Resume(command_id="k4", by="x"))).accepted
+    assert (await row_of(store, "r1")).ready
+
+
+async def test_a_cancelled_caller_leaves_no_run_behind(tmp_path: Path) -> None:
+    store = await open_store(f"sqlite:///{tmp_path}/runs.db")
+    run = await asking(store, "r1")
+    command = Approve(command_id="k1", by="x", approval_id=approval_of(run))
+    for turns in range(12):
+        task = asyncio.ensure_future(put(store, "r1", command))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+    assert (await put(store, "r1", command)).accepted
+    assert (await row_of(store, "r1")).owner == ""
+    await store.close()
+
+
+async def test_answers_travel() -> None:
+    store = MemoryStore()
+    run = await asking(store, "r1")
+    answer = await put(store, "r1", Approve(command_id="k1", by="x", approval_id=approval_of(run)))
+    assert decode_answer(encode_answer(answer)) == answer
