@@ -12,7 +12,7 @@ from typing import Literal
 
 import msgspec
 
-from .tool import ToolDefinition
+from .tool_definition import ToolDefinition
 
 FinishKind = Literal[
     "calls",

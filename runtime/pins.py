@@ -14,7 +14,7 @@ from .errors import HistoryRefused
 from .goal import Goal
 from .limits import LimitValues
 from .prices import Price
-from .tool import ToolDefinition
+from .tool_definition import ToolDefinition
 
 
 class Pins(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

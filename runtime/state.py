@@ -14,7 +14,7 @@ from .budget import UNLIMITED, Meter
 from .limits import LimitValues
 from .model import Item
 from .pins import Pins
-from .tool import ToolDefinition
+from .tool_definition import ToolDefinition
 from .transitions import CallPhase, RunPhase
 
 ZERO_DIGEST = bytes(32)
@@ -182,6 +182,7 @@ class State(msgspec.Struct):
     # the model turn
     turn: int = 0
     model_attempt: int = 0
+    model_attempts_before: int = 0
     model_epoch: int = 0
     model_retry_at_ms: int = 0
     model_code: str = ""
