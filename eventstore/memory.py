@@ -171,7 +171,7 @@ class MemoryStore:
         if key is None:
             return False
         held = self._ledger.get((tenant, key))
-        return held is None or held.status == "succeeded"
+        return held is None or held.status in ("succeeded", "rejected")
 
     def _wake(self, run_id: str, now_ms: int) -> bool:
         run = self._runs.get(run_id)

@@ -30,6 +30,9 @@ from .sqlite_thread import StoreThread
 BLOB_BYTES_MAX = 64 * 1024 * 1024
 """The largest blob. What a run may hold is bounded far below; this keeps one write from holding up all others."""
 
+LIGHT_BYTES_MAX = 64 * 1024
+"""Blobs up to this sum are written between two ticks of the event loop, larger ones by the thread."""
+
 
 class SqliteStore:
     """``sqlite:///file`` in its owner process. Made by ``SqliteStore.open``; ``location.open_store`` adds the lock.
@@ -75,7 +78,9 @@ class SqliteStore:
         store._thread.listen(store._loop, store._announce)
         try:
             await store._thread.start(lambda: sqlite_file.connect(path))
-            store._clock.raise_to(await store._thread.submit(store._rows.highest_time_ms, writes=False))
+            store._clock.raise_to(
+                await store._thread.submit(store._rows.highest_time_ms, writes=False, light=False)
+            )
         except BaseException:
             store._thread.stop(store._disconnect)
             raise
@@ -101,21 +106,24 @@ class SqliteStore:
 
     async def append(self, request: Append) -> AppendAnswer:
         check_append(request)
-        return await self._thread.submit(lambda: self._rows.append(request), writes=True)
+        light = not request.blobs or sum(len(data) for _, data in request.blobs) <= LIGHT_BYTES_MAX
+        return await self._thread.submit(lambda: self._rows.append(request), writes=True, light=light)
 
     async def read(self, run_id: str, *, after_seq: int = 0, rows_max: int = 1_000) -> list[StoredAppend]:
-        return await self._thread.submit(lambda: self._rows.read(run_id, after_seq, rows_max), writes=False)
+        return await self._thread.submit(
+            lambda: self._rows.read(run_id, after_seq, rows_max), writes=False, light=False
+        )
 
     # --- rows of runs ----------------------------------------------------------------------------------------------
 
     async def run(self, run_id: str) -> RunRow | None:
-        return await self._thread.submit(lambda: self._rows.run(run_id), writes=False)
+        return await self._thread.submit(lambda: self._rows.run(run_id), writes=False, light=True)
 
     async def runs(self, where: RunFilter) -> list[RunRow]:
-        return await self._thread.submit(lambda: self._rows.runs(where), writes=False)
+        return await self._thread.submit(lambda: self._rows.runs(where), writes=False, light=False)
 
     async def mark_damaged(self, run_id: str, reason: str) -> None:
-        await self._thread.submit(lambda: self._rows.mark_damaged(run_id, reason), writes=True)
+        await self._thread.submit(lambda: self._rows.mark_damaged(run_id, reason), writes=True, light=True)
 
     # --- blobs and the ledger --------------------------------------------------------------------------------------
 
@@ -123,56 +131,62 @@ class SqliteStore:
         if len(data) > BLOB_BYTES_MAX:
             raise BugError("blob_too_large", f"a blob of {len(data)} bytes is over {BLOB_BYTES_MAX}")
         digest = sha256(data).digest()
-        await self._thread.submit(lambda: self._rows.put_blob(digest, data), writes=True)
+        await self._thread.submit(lambda: self._rows.put_blob(digest, data), writes=True, light=False)
         return digest
 
     async def get_blob(self, sha256: bytes) -> bytes | None:
-        return await self._thread.submit(lambda: self._rows.get_blob(sha256), writes=False)
+        return await self._thread.submit(lambda: self._rows.get_blob(sha256), writes=False, light=False)
 
     async def ledger_row(self, tenant: str, key: bytes) -> LedgerRow | None:
-        return await self._thread.submit(lambda: self._rows.ledger_row(tenant, key), writes=False)
+        return await self._thread.submit(lambda: self._rows.ledger_row(tenant, key), writes=False, light=True)
 
     async def unknown_effects(self, tenant: str | None = None, limit: int = 100) -> list[LedgerRow]:
-        return await self._thread.submit(lambda: self._rows.unknown_effects(tenant, limit), writes=False)
+        return await self._thread.submit(
+            lambda: self._rows.unknown_effects(tenant, limit), writes=False, light=False
+        )
 
     # --- hosts and ownership ---------------------------------------------------------------------------------------
 
     async def register_host(self, host: HostRow) -> None:
-        await self._thread.submit(lambda: self._rows.register_host(host), writes=True)
+        await self._thread.submit(lambda: self._rows.register_host(host), writes=True, light=True)
 
     async def renew_host(self, host_id: str) -> bool:
-        return await self._thread.submit(lambda: self._rows.renew_host(host_id), writes=True)
+        return await self._thread.submit(lambda: self._rows.renew_host(host_id), writes=True, light=True)
 
     async def drop_host(self, host_id: str) -> None:
-        await self._thread.submit(lambda: self._rows.drop_host(host_id), writes=True)
+        await self._thread.submit(lambda: self._rows.drop_host(host_id), writes=True, light=False)
 
     async def hosts(self) -> list[HostRow]:
-        return await self._thread.submit(self._rows.hosts, writes=False)
+        return await self._thread.submit(self._rows.hosts, writes=False, light=True)
 
     async def acquire(self, run_id: str, host_id: str, *, dead_hosts: Sequence[str] = ()) -> AcquireAnswer:
-        return await self._thread.submit(lambda: self._rows.acquire(run_id, host_id, dead_hosts), writes=True)
+        return await self._thread.submit(
+            lambda: self._rows.acquire(run_id, host_id, dead_hosts), writes=True, light=True
+        )
 
     async def release(self, run_id: str, host_id: str, epoch: int, *, ready: bool) -> None:
-        await self._thread.submit(lambda: self._rows.release(run_id, host_id, epoch, ready), writes=True)
+        await self._thread.submit(
+            lambda: self._rows.release(run_id, host_id, epoch, ready), writes=True, light=True
+        )
 
     async def ready_runs(self, limit: int = 100) -> list[str]:
-        return await self._thread.submit(lambda: self._rows.ready_runs(limit), writes=False)
+        return await self._thread.submit(lambda: self._rows.ready_runs(limit), writes=False, light=True)
 
     async def next_wake_ms(self) -> int | None:
-        return await self._thread.submit(self._rows.next_wake_ms, writes=False)
+        return await self._thread.submit(self._rows.next_wake_ms, writes=False, light=True)
 
     async def faults(self) -> list[str]:
         """What is wrong with the file as a whole: its pages, rows of the log without a run, blobs that aren't what
         their name says. Empty if nothing. Reads the whole file and holds up the store meanwhile."""
-        return await self._thread.submit(self._rows.faults, writes=False)
+        return await self._thread.submit(self._rows.faults, writes=False, light=False)
 
     # --- switches and outside commands -----------------------------------------------------------------------------
 
     async def switches(self) -> list[Switch]:
-        return await self._thread.submit(self._rows.switches, writes=False)
+        return await self._thread.submit(self._rows.switches, writes=False, light=True)
 
     async def set_switch(self, switch: Switch, *, on: bool) -> None:
-        await self._thread.submit(lambda: self._rows.set_switch(switch, on), writes=True)
+        await self._thread.submit(lambda: self._rows.set_switch(switch, on), writes=True, light=True)
 
     async def submit(self, run_id: str, command_id: str, command: bytes) -> bytes:
         """Runs the handler on the loop that opened the store, from whatever loop it is called."""

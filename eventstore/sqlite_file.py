@@ -109,7 +109,10 @@ def connect(path: str) -> sqlite3.Connection:
     """
     _check_header(path)
     try:
-        connection = sqlite3.connect(path, isolation_level=None, timeout=5.0, cached_statements=256)
+        # Two threads take turns with it under a lock of their own.
+        connection = sqlite3.connect(
+            path, isolation_level=None, timeout=5.0, cached_statements=256, check_same_thread=False
+        )
     except sqlite3.Error as error:
         raise DamagedFile(path, str(error)) from error
     try:

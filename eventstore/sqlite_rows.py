@@ -265,7 +265,7 @@ class SqliteRows:
         key = lost_wake(waited_for, request.index.waiting_for)
         if key is not None and not request.ready:
             held = self.ledger_row(known.tenant, key)
-            missed = held is None or held.status == "succeeded"
+            missed = held is None or held.status in ("succeeded", "rejected")
         else:
             missed = False
         if request.ready or missed:

@@ -1,9 +1,11 @@
-"""The store's own thread: it holds the only connection, groups what waits into one commit, and answers after it.
+"""Who runs the store's jobs: its own thread, or the event loop between two ticks, whichever is cheaper.
 
-A caller hands in a job and awaits a future. The thread takes all jobs that wait (bounded), runs the writes in one
-transaction, commits, runs the reads, and then answers all of one event loop in one call, since waking a loop costs
-more than most jobs. A caller that is cancelled stops waiting; its job runs to its end all the same, so a cancelled
-write may be committed.
+A caller hands in a job and awaits a future. All jobs that wait (bounded) become one transaction, are committed, and
+only then answered. Light jobs of the loop that opened the store are run by that loop, once per tick: a tick's appends
+are one commit, and no thread has to be woken, which costs as much as the commit itself. When a commit was slow (a disk
+that takes milliseconds), and for everything heavy or from elsewhere, the store's thread does the work instead.
+
+A caller that is cancelled stops waiting; its job runs to its end all the same, so a cancelled write may be committed.
 """
 
 from __future__ import annotations
@@ -14,6 +16,8 @@ import os
 import queue
 import sqlite3
 import threading
+import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
@@ -23,6 +27,23 @@ T = TypeVar("T")
 
 BATCH_JOBS_MAX = 512
 """Jobs in one commit."""
+
+TICK_JOBS_MAX = 256
+"""Jobs that the event loop runs before it gives other callbacks their turn."""
+
+TICK_US_MAX = 3_000
+"""A commit on the event loop that took longer was slow. When many of the last ones were (a slow one counts 4, a quick
+one takes 1 off, ``SLOWNESS_MAX`` is many), the thread commits for ``PAUSE_MS``, doubled each time it happens again, up
+to ``PAUSE_MS_MAX``. A WAL checkpoint now and then doesn't count as a slow disk."""
+
+SLOWNESS_MAX = 16
+
+JOB_US = 100
+"""What a job more in the commit may take in addition."""
+
+PAUSE_MS = 500
+
+PAUSE_MS_MAX = 60_000
 
 WAITING_JOBS_MAX = 20_000
 """Jobs that may wait; the next is refused."""
@@ -35,13 +56,16 @@ _FATAL = ("SQLITE_IOERR_FSYNC", "SQLITE_IOERR_DIR_FSYNC", "SQLITE_IOERR_CLOSE")
 
 
 class Job:
-    """One piece of work. ``run`` is called on the store's thread."""
+    """One piece of work. ``light``: short enough to be run between two ticks of an event loop."""
 
-    __slots__ = ("error", "future", "loop", "result", "run", "writes")
+    __slots__ = ("error", "future", "light", "loop", "result", "run", "writes")
 
-    def __init__(self, run: Callable[[], object], writes: bool, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, run: Callable[[], object], writes: bool, light: bool, loop: asyncio.AbstractEventLoop
+    ) -> None:
         self.run = run
         self.writes = writes
+        self.light = light
         self.loop = loop
         self.future: asyncio.Future[Any] = loop.create_future()
         self.result: object = None
@@ -70,7 +94,17 @@ class StoreThread:
         self.path = path
         self._gathered = gathered
         self._listener: tuple[asyncio.AbstractEventLoop, Callable[[Sequence[str]], None]] | None = None
-        self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._home: asyncio.AbstractEventLoop | None = None
+        self._jobs: deque[Job] = deque()
+        self._tick_asked = False
+        self._slowness = 0
+        self._slow_until_ns = 0
+        self._pause_ms = PAUSE_MS
+        # Whoever holds this may use the connection and take jobs. The loop never waits for it.
+        self._turn = threading.Lock()
+        self._wake: queue.SimpleQueue[bool] = queue.SimpleQueue()
+        self._dirty = False
+        self._batches = 0
         self._broken: StoreError | None = None
         self._closed = False
         self._connection: sqlite3.Connection | None = None
@@ -78,18 +112,16 @@ class StoreThread:
         # acknowledged is in the WAL.
         self._thread = threading.Thread(target=self._serve, name="boundloop-store", daemon=True)
 
-    def listen(
-        self, loop: asyncio.AbstractEventLoop, listener: Callable[[Sequence[str]], None] | None
-    ) -> None:
+    def listen(self, loop: asyncio.AbstractEventLoop, listener: Callable[[Sequence[str]], None]) -> None:
         """Whom to tell of runs made ready, on which loop."""
-        self._listener = None if listener is None else (loop, listener)
+        self._listener = loop, listener
 
     def start(self, connect: Callable[[], sqlite3.Connection]) -> asyncio.Future[Any]:
-        """Open the connection on the thread; the future carries what ``connect`` raised."""
-        job = Job(lambda: self._open(connect), False, asyncio.get_running_loop())
-        self._jobs.put(job)
+        """Open the connection on the thread; the future carries what ``connect`` raised. The running loop becomes the
+        one whose ticks commit."""
+        self._home = asyncio.get_running_loop()
         self._thread.start()
-        return job.future
+        return self.submit(lambda: self._open(connect), writes=False, light=False)
 
     def _open(self, connect: Callable[[], sqlite3.Connection]) -> None:
         self._connection = connect()
@@ -101,63 +133,109 @@ class StoreThread:
 
     @property
     def connection(self) -> sqlite3.Connection:
-        """For jobs, on the store's thread."""
+        """For jobs while they run."""
         assert self._connection is not None
         return self._connection
 
-    def submit(self, run: Callable[[], T], *, writes: bool) -> asyncio.Future[T]:
+    def submit(self, run: Callable[[], T], *, writes: bool, light: bool) -> asyncio.Future[T]:
         """Hand in a job from a running event loop. Never blocks."""
         if self._closed:
             raise StoreError("store_closed", "the store is closed", path=self.path)
-        if self._jobs.qsize() >= WAITING_JOBS_MAX:
+        if len(self._jobs) >= WAITING_JOBS_MAX:
             raise StoreError("store_overloaded", f"{WAITING_JOBS_MAX} jobs wait already", path=self.path)
-        job = Job(run, writes, asyncio.get_running_loop())
-        self._jobs.put(job)
+        loop = asyncio.get_running_loop()
+        job = Job(run, writes, light, loop)
+        self._jobs.append(job)
+        if not light or loop is not self._home or time.monotonic_ns() < self._slow_until_ns:
+            self._wake.put(True)
+        elif not self._tick_asked:
+            self._tick_asked = True
+            loop.call_soon(self._tick)
         return job.future
 
     def stop(self, last: Callable[[], None]) -> asyncio.Future[Any]:
         """Run ``last`` after all jobs handed in so far, then end the thread. Later jobs are refused."""
+        future = self.submit(last, writes=False, light=False)
         self._closed = True
-        job = Job(last, False, asyncio.get_running_loop())
-        self._jobs.put(job)
-        self._jobs.put(None)
-        return job.future
+        self._wake.put(False)
+        return future
+
+    # --- on the event loop -----------------------------------------------------------------------------------------
+
+    def _tick(self) -> None:
+        """Run what this tick's tasks have handed in."""
+        self._tick_asked = False
+        if not self._turn.acquire(blocking=False):
+            self._wake.put(True)  # the thread is at work and takes these too
+            return
+        try:
+            batch = self._take(TICK_JOBS_MAX)
+            if not all(job.light for job in batch):
+                self._jobs.extendleft(reversed(batch))
+                self._wake.put(True)
+                return
+            was_dirty = self._dirty
+            start_ns = time.monotonic_ns()
+            woken = self._run_batch(batch)
+            self._note_duration(start_ns, len(batch))
+        finally:
+            self._turn.release()
+        if self._dirty and not was_dirty:
+            self._wake.put(True)  # the thread has a WAL to empty when all is quiet
+        if self._jobs and not self._tick_asked:
+            self._tick_asked = True
+            asyncio.get_running_loop().call_soon(self._tick)
+        self._answer(batch, woken, self._home)
+
+    def _note_duration(self, start_ns: int, jobs: int) -> None:
+        end_ns = time.monotonic_ns()
+        if (end_ns - start_ns) // 1_000 <= TICK_US_MAX + jobs * JOB_US:
+            self._slowness = max(self._slowness - 1, 0)
+            return
+        self._slowness += 4
+        if self._slowness >= SLOWNESS_MAX:
+            self._slowness = 0
+            self._slow_until_ns = end_ns + self._pause_ms * 1_000_000
+            self._pause_ms = min(self._pause_ms * 2, PAUSE_MS_MAX)
 
     # --- on the thread ---------------------------------------------------------------------------------------------
 
     def _serve(self) -> None:
-        clean = True
-        while True:
+        seen = 0
+        going_on = True
+        while going_on:
             try:
-                first = self._jobs.get(timeout=None if clean else IDLE_MS / 1000)
+                going_on = self._wake.get(timeout=IDLE_MS / 1000 if self._dirty else None)
             except queue.Empty:
-                self.checkpoint()
-                clean = True
+                with self._turn:
+                    if seen == self._batches:
+                        self.checkpoint()
+                        self._dirty = False
+                    seen = self._batches
                 continue
-            batch, going_on = self._drain(first)
-            writes = [job for job in batch if job.writes]
-            if writes:
-                clean = False
-                self._write(writes)
-            for job in batch:
-                if not job.writes:
-                    self._read(job)
-            self._answer(batch)
-            if not going_on:
-                return
+            while self._jobs:
+                with self._turn:
+                    batch = self._take(BATCH_JOBS_MAX)
+                    woken = self._run_batch(batch)
+                self._answer(batch, woken)
 
-    def _drain(self, first: Job | None) -> tuple[list[Job], bool]:
-        batch: list[Job] = []
-        job = first
-        while job is not None:
-            batch.append(job)
-            if len(batch) >= BATCH_JOBS_MAX:
-                return batch, True
-            try:
-                job = self._jobs.get_nowait()
-            except queue.Empty:
-                return batch, True
-        return batch, False
+    # --- whose turn it is ------------------------------------------------------------------------------------------
+
+    def _take(self, jobs_max: int) -> list[Job]:
+        jobs = self._jobs
+        return [jobs.popleft() for _ in range(min(len(jobs), jobs_max))]
+
+    def _run_batch(self, batch: list[Job]) -> Sequence[str]:
+        """Run and commit; the runs that were made ready."""
+        writes = [job for job in batch if job.writes]
+        if writes:
+            self._dirty = True
+            self._batches += 1
+            self._write(writes)
+        for job in batch:
+            if not job.writes:
+                self._read(job)
+        return self._gathered.take_woken()
 
     def _read(self, job: Job) -> None:
         try:
@@ -168,35 +246,63 @@ class StoreThread:
             job.error = error
 
     def _write(self, jobs: list[Job]) -> None:
-        if self._broken is not None:
+        """One transaction for all. If it fails, a second one with a savepoint a job finds whose fault it was; if that
+        fails too (a full disk undoes everything), each job gets a transaction of its own."""
+        if self._broken is None:
+            error = self._transaction(jobs, self._plain)
+            if error is not None and len(jobs) > 1 and not self._is_hopeless(error):
+                error = self._transaction(jobs, self._with_savepoint)
+                if error is not None and not self._is_hopeless(error):
+                    for job in jobs:
+                        self._write([job])
+                    return
+            if error is None:
+                return
+            for job in jobs:
+                job.result, job.error = None, error
+        else:
             for job in jobs:
                 job.error = self._broken
-            return
+
+    def _transaction(self, jobs: list[Job], one: Callable[[Job], None]) -> BaseException | None:
+        """None: committed. Else nothing of it is in the file, and this is why."""
         connection = self.connection
         try:
             connection.execute("BEGIN IMMEDIATE")
-            if len(jobs) == 1:
-                jobs[0].result = jobs[0].run()
-            else:
-                for job in jobs:
-                    self._one_of_many(connection, job)
+            for job in jobs:
+                one(job)
             connection.execute("COMMIT")
         except sqlite3.Error as error:
             self._roll_back(connection)
-            self._settle_failure(jobs, error)
-        except BaseException as error:  # noqa: BLE001  the caller gets it; the thread goes on
-            # A job alone in its transaction raised something of its own, such as a refused argument.
+            typed = self._typed(error)
+            if _name(error).startswith(_FATAL):
+                self._broken = typed
+            return typed
+        except BaseException as error:  # noqa: BLE001  a job's own error, such as a run that isn't there
             self._roll_back(connection)
-            jobs[0].error = error
+            return error
+        return None
 
-    def _one_of_many(self, connection: sqlite3.Connection, job: Job) -> None:
+    def _is_hopeless(self, error: BaseException) -> bool:
+        """Whether trying again job by job can't help. A lock of another program would be waited for each time."""
+        return self._broken is not None or (
+            isinstance(error, StoreError) and error.code.startswith("sqlite_busy")
+        )
+
+    @staticmethod
+    def _plain(job: Job) -> None:
+        job.error = None
+        job.result = job.run()
+
+    def _with_savepoint(self, job: Job) -> None:
+        connection = self.connection
         mark = self._gathered.mark()
         connection.execute("SAVEPOINT one")
         try:
-            job.result = job.run()
+            self._plain(job)
         except BaseException as error:
             if not connection.in_transaction:
-                raise  # SQLite has rolled back all of it, so the mates are to be run again
+                raise  # SQLite has rolled back all of it
             connection.execute("ROLLBACK TO one")
             self._gathered.forget(mark)
             job.error = self._typed(error) if isinstance(error, sqlite3.Error) else error
@@ -211,20 +317,6 @@ class StoreThread:
                 connection.execute("ROLLBACK")
             except sqlite3.Error as error:
                 self._broken = self._typed(error)
-
-    def _settle_failure(self, jobs: list[Job], error: sqlite3.Error) -> None:
-        """Nothing of this transaction is in the file. Find out whose fault it was by running each alone."""
-        typed = self._typed(error)
-        if _name(error).startswith(_FATAL):
-            self._broken = typed
-        locked = _name(error).startswith("SQLITE_BUSY")  # by another program; each try would wait for it anew
-        if self._broken is not None or locked or len(jobs) == 1:
-            for job in jobs:
-                job.error = typed
-            return
-        for job in jobs:
-            job.result = job.error = None
-            self._write([job])
 
     def _typed(self, error: sqlite3.Error) -> StoreError:
         name = _name(error)
@@ -247,15 +339,20 @@ class StoreThread:
             if _name(error).startswith(_FATAL):
                 self._broken = self._typed(error)
 
-    def _answer(self, batch: list[Job]) -> None:
+    def _answer(
+        self, batch: list[Job], woken: Sequence[str], here: asyncio.AbstractEventLoop | None = None
+    ) -> None:
+        """Tell each loop once; ``here`` is the loop that this is called on. Announcements come before answers."""
         by_loop: dict[asyncio.AbstractEventLoop, list[Job]] = {}
         for job in batch:
             by_loop.setdefault(job.loop, []).append(job)
-        woken = self._gathered.take_woken()
         if woken and self._listener is not None:
-            _call(self._listener[0], self._listener[1], woken)
+            _call(*self._listener, woken)
         for loop, jobs in by_loop.items():
-            _call(loop, _resolve, jobs)
+            if loop is here:
+                _resolve(jobs)
+            else:
+                _call(loop, _resolve, jobs)
 
 
 def _call(loop: asyncio.AbstractEventLoop, function: Callable[..., None], argument: object) -> None:
