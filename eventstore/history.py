@@ -20,13 +20,34 @@ from .port import EventStore
 PAGE_ROWS = 500
 PINS_CACHED_MAX = 64
 
-_pins: OrderedDict[bytes, Pins] = OrderedDict()
+
+class PinsCache:
+    """Decoded pins by hash, the latest ``PINS_CACHED_MAX``: runs of one application share theirs."""
+
+    def __init__(self) -> None:
+        self._pins: OrderedDict[bytes, Pins] = OrderedDict()
+
+    def get(self, digest: bytes) -> Pins | None:
+        pins = self._pins.get(digest)
+        if pins is not None:
+            self._pins.move_to_end(digest)
+        return pins
+
+    def put(self, digest: bytes, pins: Pins) -> None:
+        self._pins[digest] = pins
+        if len(self._pins) > PINS_CACHED_MAX:
+            self._pins.popitem(last=False)
 
 
-async def load_run(store: EventStore, run_id: str) -> tuple[State, list[Recorded]]:
+_shared = PinsCache()
+
+
+async def load_run(
+    store: EventStore, run_id: str, pins: PinsCache | None = None
+) -> tuple[State, list[Recorded]]:
     """The whole history as stored now. Raises ``RunNotFound``, ``LogDamaged``, ``HistoryRefused``, ``StoreError``."""
     records = await read_records(store, run_id)
-    return await fold_records(store, records), records
+    return await fold_records(store, records, pins), records
 
 
 async def fold_to(store: EventStore, run_id: str, seq: int) -> tuple[State, list[Recorded]]:
@@ -57,12 +78,14 @@ async def read_records(store: EventStore, run_id: str, *, to_seq: int | None = N
     return records
 
 
-async def fold_records(store: EventStore, records: Sequence[Recorded]) -> State:
+async def fold_records(
+    store: EventStore, records: Sequence[Recorded], pins: PinsCache | None = None
+) -> State:
     """The state after these records, which start at seq 1. Raises ``HistoryRefused`` with the seq that can't follow."""
     started = records[0].event if records else None
     if not isinstance(started, RunStarted):
         raise HistoryRefused("log_start", "the log does not begin with run_started")
-    state = begin(started, await pins_of(store, started.pins_sha256), records[0].at_ms)
+    state = begin(started, await pins_of(store, started.pins_sha256, pins), records[0].at_ms)
     for record in records[1:]:
         try:
             evolve(state, record.event, record.at_ms)
@@ -73,13 +96,11 @@ async def fold_records(store: EventStore, records: Sequence[Recorded]) -> State:
     return state
 
 
-async def pins_of(store: EventStore, digest: bytes) -> Pins:
-    """The pinned definitions of that hash; runs of one application share them, so a few are kept decoded."""
-    pins = _pins.get(digest)
+async def pins_of(store: EventStore, digest: bytes, cache: PinsCache | None = None) -> Pins:
+    """The pinned definitions of that hash, read at most once while the cache holds them."""
+    cache = _shared if cache is None else cache
+    pins = cache.get(digest)
     if pins is None:
-        pins = _pins[digest] = read_pins(digest, await store.get_blob(digest))
-        if len(_pins) > PINS_CACHED_MAX:
-            _pins.popitem(last=False)
-    else:
-        _pins.move_to_end(digest)
+        pins = read_pins(digest, await store.get_blob(digest))
+        cache.put(digest, pins)
     return pins
