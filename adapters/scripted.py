@@ -17,7 +17,7 @@ from typing import Final, TypeAlias
 from ..runtime.errors import DeclarationError
 from ..runtime.model import ModelInput, ModelTurn, Usage
 from ..runtime.prices import FREE, Price
-from .port import AttemptReset, CallPreparing, ProgressSink, TextDelta
+from .port import CallPreparing, ProgressSink, TextDelta
 from .script import SCRIPT_BYTES_MAX, Script, ScriptedTurn, check_entry, read_script, write_script
 
 USAGE_DEFAULT: Final = Usage(100, 20)
@@ -28,8 +28,6 @@ TurnFor: TypeAlias = "Callable[[ModelInput], Answer]"
 Entry: TypeAlias = "ScriptedTurn | ModelTurn | Sequence[Answer] | TurnFor"
 Prepared: TypeAlias = "Answer | tuple[Answer, ...] | TurnFor"
 SleepMs: TypeAlias = "Callable[[int], Awaitable[None]]"
-
-_BROKEN: Final = frozenset({"transport_broken", "provider_error", "model_error", "unknown_finish"})
 
 
 async def real_sleep_ms(ms: int) -> None:
@@ -95,6 +93,8 @@ class ScriptedModel:
     """
 
     family = "scripted"
+    inline = True
+    """Answers in its first step unless the script holds it back, so a host needs no task for it."""
 
     def __init__(
         self,
@@ -260,8 +260,6 @@ class ScriptedModel:
             progress(TextDelta(number, attempt, offset, turn.text[offset : offset + size]))
         for index, made in enumerate(turn.calls):
             progress(CallPreparing(number, attempt, index, made.name))
-        if turn.finish in _BROKEN:
-            progress(AttemptReset(number, attempt))
 
 
 async def _first(wanted: Awaitable[None], timer: Awaitable[None]) -> bool:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from boundloop.adapters.port import AttemptReset, CallPreparing, ModelAdapter, Progress, TextDelta
+from boundloop.adapters.port import CallPreparing, ModelAdapter, Progress, TextDelta
 from boundloop.adapters.script import (
     Script,
     ScriptedCall,
@@ -250,15 +250,10 @@ def test_text_comes_in_pieces_that_add_up_and_calls_by_name_only() -> None:
     assert "SECRET" not in repr(seen)
 
 
-def test_a_lost_connection_shows_what_came_and_voids_it() -> None:
+def test_a_lost_connection_shows_what_came_and_hands_over_no_answer() -> None:
     reply, seen = shown(lost("The order was shipped", after_chars=6), attempt=2)
     assert (reply.finish, reply.text, reply.calls, reply.usage) == ("transport_broken", "The or", (), None)
-    assert seen == [TextDelta(1, 2, 0, "The "), TextDelta(1, 2, 4, "or"), AttemptReset(1, 2)]
-
-
-def test_a_finished_answer_is_not_voided() -> None:
-    _, seen = shown(say("done"))
-    assert not any(isinstance(step, AttemptReset) for step in seen)
+    assert seen == [TextDelta(1, 2, 0, "The "), TextDelta(1, 2, 4, "or")]
 
 
 # Held back ----------------------------------------------------------------------------------------------------------
