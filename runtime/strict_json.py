@@ -91,9 +91,11 @@ def parse_value(
             value: JSON = _fast_decode(raw)
         except msgspec.MsgspecError:
             return _parse_reference(raw)  # names the reason, or accepts: this parser is the one that decides
-        # Each member has one colon outside strings, so as many colons as distinct keys means no key came twice.
+        # Each member has one colon outside texts, and a text without \u escapes keeps its colons. So as many
+        # colons as there are keys, and colons in texts, means that no member was replaced by a later one.
         keys = _count_keys(value)
-        if keys == raw.count(b":") or (keys > 0 and keys == _strings.sub(b'"', raw).count(b":")):
+        colons = raw.count(b":")
+        if keys == colons or (keys >= 0 and keys + _count_colons(value) == colons):
             return value
     return _parse_reference(raw)
 
@@ -142,6 +144,17 @@ def _count_keys(value: JSON) -> int:
             if type(item) not in _KEYLESS:
                 count += _count_keys(item)
         return count
+    return 0
+
+
+def _count_colons(value: JSON) -> int:
+    """The colons in all texts of a parsed value; those of a member that a second one replaced are missing."""
+    if type(value) is str:
+        return value.count(":")
+    if type(value) is dict:
+        return sum(key.count(":") + _count_colons(item) for key, item in value.items())
+    if type(value) is list:
+        return sum(map(_count_colons, value))
     return 0
 
 

@@ -47,6 +47,7 @@ __all__ = [
 TIMEOUT_MS_DEFAULT: Final = 30_000
 QUICK_TIMEOUT_MS_MAX: Final = 50
 
+_CONTAINERS: Final = frozenset({dict, list, tuple})
 _ATTRIBUTE: Final = "__boundloop_tool__"
 
 Handler = Callable[..., Any]
@@ -268,12 +269,13 @@ def _revision(function: Handler) -> str:
     return str(getattr(sys.modules.get(package), "__version__", ""))
 
 
-def _lists(value: Any) -> JSON:
+def _lists(value: object) -> JSON:
     """The value with its tuples as lists; JSON has but one sequence."""
     if type(value) is dict:
-        return {name: _lists(item) for name, item in cast("dict[str, Any]", value).items()}
+        members = cast("dict[str, Any]", value).items()
+        return {name: _lists(item) if type(item) in _CONTAINERS else item for name, item in members}
     if type(value) is list or type(value) is tuple:
-        return [_lists(item) for item in cast("list[Any]", value)]
+        return [_lists(item) if type(item) in _CONTAINERS else item for item in cast("list[Any]", value)]
     return cast(JSON, value)
 
 

@@ -188,12 +188,13 @@ def test_alternative_required_lists_of_one_object_are_allowed() -> None:
 
 
 def test_a_recursive_union_over_a_deep_value_ends_by_counted_work() -> None:
+    anything: dict[str, Any] = {}
     branch: Any = {"type": "object", "properties": {"x": {"$ref": "#/$defs/a"}}}
     definitions: Any = {
         "a": {
             "anyOf": [
-                {**branch, "required": ["y"], "properties": {**branch["properties"], "y": {}}},
-                {**branch, "required": ["z"], "properties": {**branch["properties"], "z": {}}},
+                {**branch, "required": ["y"], "properties": {**branch["properties"], "y": anything}},
+                {**branch, "required": ["z"], "properties": {**branch["properties"], "z": anything}},
                 {"type": "null"},
             ]
         }
@@ -208,7 +209,7 @@ def test_a_recursive_union_over_a_deep_value_ends_by_counted_work() -> None:
 
 
 def test_exhausted_work_is_never_taken_for_a_failed_branch() -> None:
-    definitions = {
+    definitions: Any = {
         "a": {"oneOf": [{"type": "null"}, {"type": "object", "additionalProperties": {"$ref": "#/$defs/a"}}]}
     }
     validator = compile_schema({**member({"$ref": "#/$defs/a"}), "$defs": definitions})
