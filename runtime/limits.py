@@ -6,14 +6,17 @@ tokens and cost never by what is asked for. ``docs/limits.md`` tells what each c
 
 from __future__ import annotations
 
-from decimal import Decimal, InvalidOperation
-from typing import Final, Literal
+import re
+from decimal import Decimal
+from typing import Final, Literal, cast
 
 import msgspec
 
 from .errors import DeclarationError, MissingLimits
 
 MICROS_PER_UNIT: Final = 1_000_000
+MICRO_DIGITS: Final = 6
+_MONEY: Final = re.compile(r"[0-9]{1,20}(\.[0-9]{1,40})?").fullmatch
 CEILING: Final = 2**53
 """No limit may be higher: sums of limits stay exact in every consumer of the log."""
 
@@ -39,24 +42,32 @@ def backoff_ms(table: tuple[int, ...], attempt: int) -> int:
 
 def micros(amount: str | int | Decimal, *, name: str = "cost") -> int:
     """Money as integer micro-units. A string is a decimal amount of the price table's currency ("0.05"); an int is
-    already micro-units. Floats, signs, non-finite and amounts finer than a micro-unit are refused."""
-    if isinstance(amount, (bool, float)):
+    already micro-units. Floats, signs, exponents, non-finite and amounts finer than a micro-unit are refused."""
+    if isinstance(amount, bool) or not isinstance(cast(object, amount), int | str | Decimal):
         raise DeclarationError(
             "money_type", "write money as a decimal string or integer micro-units", path=name
         )
     if isinstance(amount, int):
         value = amount
     else:
-        try:
-            scaled = Decimal(amount) * MICROS_PER_UNIT
-        except InvalidOperation:
-            raise DeclarationError("money_syntax", "not a decimal amount", path=name) from None
-        if not scaled.is_finite() or scaled != scaled.to_integral_value():
+        written = amount if isinstance(amount, str) else _written(amount)
+        if _MONEY(written) is None:
+            raise DeclarationError("money_syntax", "not a decimal amount", path=name)
+        whole, _, fraction = written.partition(".")
+        fraction = fraction.rstrip("0")
+        if len(fraction) > MICRO_DIGITS:
             raise DeclarationError("money_precision", "not a whole number of micro-units", path=name)
-        value = int(scaled)
+        value = int(whole) * MICROS_PER_UNIT + int(fraction.ljust(MICRO_DIGITS, "0"))
     if not 0 <= value <= CEILING:
         raise DeclarationError("money_range", f"must be between 0 and {CEILING} micro-units", path=name)
     return value
+
+
+def _written(amount: Decimal) -> str:
+    """The plain digits; empty for what has none of a sane length, so that no exponent is ever written out."""
+    if not amount.is_finite() or abs(amount.adjusted()) > 32 or len(amount.as_tuple().digits) > 32:
+        return ""
+    return format(amount, "f")
 
 
 class LimitValues(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -76,6 +87,7 @@ class LimitValues(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     output_tokens: int = 200_000
     total_tokens: int = 2_000_000
     output_tokens_per_request: int = 4_096
+    model_request_ms: int = 600_000
     cost_micros: int | None = None
     deadline_ms: int = 3_600_000
     active_ms: int = 3_600_000
@@ -111,9 +123,11 @@ def checked(values: LimitValues) -> LimitValues:
             if value not in ("bytes", "estimate"):
                 raise DeclarationError("limit_value", 'must be "bytes" or "estimate"', path=name)
         elif name == "tool_calls_each":
-            for tool, count in value.items():
+            if not isinstance(value, dict):
+                raise DeclarationError("limit_type", "must map tool names to counts", path=name)
+            for tool, count in cast("dict[str, object]", value).items():
                 _check_int(f"{name}.{tool}", count, least=0)
-        elif value is not None:
+        elif value is not None or name != "cost_micros":
             _check_int(name, value, least=0 if name in SMALLEST_ZERO else 1)
     if values.output_tokens_per_request > values.context_tokens:
         raise DeclarationError(
