@@ -11,8 +11,8 @@ from typing import Any
 
 import msgspec
 
-from .canonical import JSON
-from .errors import DeclarationError
+from .canonical import JSON, canonical_bytes
+from .errors import CallerError, DeclarationError
 
 
 class Evidence(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -32,13 +32,18 @@ class Evidence(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def met_by(self, arguments: Mapping[str, JSON], result: JSON) -> bool:
         """Whether one successful call is such a result. Replayed results count: the effect is on record."""
-        if any(key not in arguments or arguments[key] != value for key, value in self.arguments.items()):
+        if not _holds(arguments, self.arguments):
             return False
-        if not self.result:
-            return True
-        return isinstance(result, dict) and all(
-            key in result and result[key] == value for key, value in self.result.items()
-        )
+        return not self.result or (isinstance(result, dict) and _holds(result, self.result))
+
+
+def _holds(members: Mapping[str, JSON], asked: Mapping[str, JSON]) -> bool:
+    """Equal as JSON: in Python ``True == 1``, in a record ``true`` is no evidence for 1."""
+    return all(key in members and _same(members[key], value) for key, value in asked.items())
+
+
+def _same(left: JSON, right: JSON) -> bool:
+    return left == right and canonical_bytes(left) == canonical_bytes(right)
 
 
 class Goal(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -53,6 +58,10 @@ class Goal(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if not made:
             raise DeclarationError("empty_goal", "a goal needs at least one predicate", path="goal")
         for item in made:
-            if not 1 <= item.count <= 1_000:
+            if type(item.count) is not int or not 1 <= item.count <= 1_000:
                 raise DeclarationError("goal_count", "count must be between 1 and 1000", path=item.tool)
+            try:
+                canonical_bytes([item.arguments, item.result])
+            except CallerError as error:
+                raise DeclarationError("goal_value", f"not JSON: {error.code}", path=item.tool) from error
         return Goal(made)
