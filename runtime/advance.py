@@ -1,8 +1,8 @@
 """What is due: the next event that state and time call for, one decision at a time.
 
 The driver calls ``advance`` after every command and at every wake-up until it answers with nothing. It is also all
-there is to recovery: a folded state goes on from here. Order of the rules: an ended run, a stopped run, cancel, close,
-deadline, then the phase.
+there is to recovery: a folded state goes on from here. Order of the rules: an ended run, cancel, a stopped run, deadline,
+crash loop, then the phase.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from . import events as e
 from .approvals import expire
 from .decision import NOTHING, Decision, settle
-from .effects import needs_person, start
+from .effects import LIMIT_TEXT, limit_short, needs_person, start
 from .limits import HOST_DEATHS_MAX
 from .order import may_start
 from .results import bind_error, bind_executed
@@ -28,8 +28,6 @@ def advance(state: State, now_ms: int) -> Decision:
         return closing(state, now_ms, state.cancel_reason)
     if phase == "suspended":
         return _stopped(state, now_ms)
-    if state.close_requested:
-        return closing(state, now_ms, "closed")
     if now_ms >= state.deadline_at_ms:
         return closing(state, now_ms, "deadline")
     if state.counters.host_deaths >= HOST_DEATHS_MAX and phase != "model_requested":
@@ -96,19 +94,11 @@ def _checking_due(state: State, call: CallState, now_ms: int) -> Decision:
         return NOTHING
     # Verdicts of this very moment are the re-check; a read needs none. Everything else is checked again first.
     if call.key is None or (call.checked_at_ms == now_ms and call.attempt == 0):
-        if not _affordable(state, call):
-            return Decision(
-                (e.CallRejected(call.call, "limits", "budget_cost", "a limit of this run was reached"),)
-            )
+        short = limit_short(state, call)
+        if short:
+            return Decision((e.CallRejected(call.call, "limits", short, LIMIT_TEXT),))
         return start(state, call, now_ms)
     return NOTHING
-
-
-def _affordable(state: State, call: CallState) -> bool:
-    return (
-        state.meters.call_attempts.free >= 1
-        and state.meters.cost_micros.free >= state.tools[call.tool].cost_micros
-    )
 
 
 def _executed_due(state: State, call: CallState, now_ms: int) -> Decision:
@@ -116,7 +106,7 @@ def _executed_due(state: State, call: CallState, now_ms: int) -> Decision:
         return bind_executed(state, call)
     if now_ms < call.retry_at_ms:
         return NOTHING
-    if not _affordable(state, call):
+    if limit_short(state, call):
         return bind_executed(state, call)
     # An effect that may be tried again is checked again first (``pending_orders`` asks for it).
     return start(state, call, now_ms) if call.key is None else NOTHING

@@ -123,7 +123,7 @@ def expire(state: State, call: CallState, now_ms: int) -> Decision:
     )
 
 
-def stale(state: State, call: CallState, approval: ApprovalState, command: ChecksDone) -> str:
+def stale(call: CallState, approval: ApprovalState, command: ChecksDone) -> str:
     """What changed since the preview was made; empty if nothing did."""
     if approval.args_sha256 != call.args_sha256:
         return "arguments"

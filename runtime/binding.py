@@ -50,7 +50,7 @@ def request_sha256(state: State, call: CallState, attempt: int) -> bytes:
 def binding_sha256(
     request: bytes, response_id: str, call: str, status: str, code: str, result_sha256: bytes | None
 ) -> bytes:
-    """Hash that binds one result to one request (all zero bytes if the call was never dispatched)."""
+    """Hash that binds one result to one request (empty if the call was never dispatched)."""
     result = None if result_sha256 is None else result_sha256.hex()
     return sha256(_encode((request.hex(), response_id, call, status, code, result))).digest()
 

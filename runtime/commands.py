@@ -104,12 +104,20 @@ class Executed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Queried(msgspec.Struct, frozen=True, kw_only=True):
-    """What the far side says of a key. ``unknown`` includes a query that failed."""
+    """What the far side says of a key. ``unknown`` includes a query that failed.
+
+    ``number`` is that of the order: an answer to an older query changes nothing. ``asked_at_ms`` is the store time at
+    which the query was sent: what was absent then may have arrived since. ``code`` is ``output_invalid`` if the effect
+    happened and its result breaks the declared type.
+    """
 
     call: str
+    number: int
+    asked_at_ms: int
     outcome: Literal["applied", "absent", "unknown"]
     result: bytes | None = None
     reason: str = ""
+    code: str = ""
 
 
 class Outside(msgspec.Struct, frozen=True, kw_only=True, tag_field="command", forbid_unknown_fields=True):

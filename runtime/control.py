@@ -46,6 +46,8 @@ def resume(state: State, command: Resume, now_ms: int) -> Decision:
         return refuse("run_ended", "the run has ended")
     if state.phase != "suspended":
         return refuse("not_stopped", "the run has not stopped")
+    if state.cancel_reason or state.close_requested:
+        return refuse("run_ending", "the run is being cancelled or closed")
     if state.reason == "outcome_unknown":
         return refuse("outcome_unknown", f"settle the unknown effect first: {state.detail}")
     if now_ms >= state.deadline_at_ms:

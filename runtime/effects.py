@@ -20,6 +20,8 @@ from .results import bind_error
 from .state import CallState, State
 
 VALIDITY_LEAST_MS = 1
+REPLAYED_WITHOUT_RESULT = "this effect had already happened, without a usable result; nothing ran now"
+LIMIT_TEXT = "a limit of this run was reached; the action was not run"
 
 
 def claim(state: State, call: CallState, kind: str, attempt: int, valid_until_ms: int) -> Claim | None:
@@ -57,7 +59,7 @@ def by_row(state: State, call: CallState, row: LedgerRow | None) -> Decision | N
                 ),
             )
         )
-    if row.run_id == state.run_id and row.call_id == call.call:
+    if row.run_id == state.run_id and row.call_id == call.call and row.status != "succeeded":
         return None
     match row.status:
         case "succeeded":
@@ -99,7 +101,8 @@ def replayed(state: State, call: CallState, row: LedgerRow) -> e.ResultBound:
     status: Literal["ok", "error"] = "ok" if row.result is not None else "error"
     code = "replayed" if status == "ok" else "output_invalid"
     binding = binding_sha256(call.request_sha256, state.response_id, call.call, status, code, digest)
-    return e.ResultBound(call.call, status, code, binding, "", row.result, source)
+    message = "" if status == "ok" else REPLAYED_WITHOUT_RESULT
+    return e.ResultBound(call.call, status, code, binding, message, row.result, source)
 
 
 def start(state: State, call: CallState, now_ms: int, verdicts: tuple[e.RungVerdict, ...] = ()) -> Decision:
@@ -116,7 +119,7 @@ def start(state: State, call: CallState, now_ms: int, verdicts: tuple[e.RungVerd
 def claim_lost(state: State, command: ClaimLost, now_ms: int) -> Decision:
     """Another holder was quicker. ``by_row`` says what that means; a row that says "go on" is looked up again."""
     call = state.calls.get(command.call)
-    if call is None:
+    if call is None or state.phase != "open_calls":
         return NOTHING
     if call.phase == "executed":
         # A retry after a proven failure had freed the key, and another intent took it.
@@ -134,11 +137,12 @@ def claim_lost(state: State, command: ClaimLost, now_ms: int) -> Decision:
 
 def executed(state: State, command: Executed, now_ms: int) -> Decision:
     """An executor's report. Late or doubled reports change nothing, except that a late success settles an unknown."""
-    call = state.calls.get(command.call)
+    call = state.calls.get(command.call) or state.unknown_calls.get(command.call)
     if call is None or call.attempt != command.attempt:
         return NOTHING
-    if call.phase == "reconciling" and command.outcome == "succeeded":
-        return _applied(state, call, command.result, "executor", "reported late")
+    unsettled = call.phase == "reconciling" or call.call in state.unknown_calls
+    if unsettled and command.outcome == "succeeded":
+        return _applied(state, call, command.result, command.code, "executor", "reported late")
     if call.phase != "started":
         return NOTHING
     effect = call.key is not None
@@ -170,6 +174,22 @@ def executed(state: State, command: Executed, now_ms: int) -> Decision:
     return Decision((event,), settlements=settle(state, call, "unknown" if outcome == "unknown" else "free"))
 
 
+def lost(state: State, call: CallState, now_ms: int) -> Decision:
+    """An attempt that will never report. A read failed and may be tried again within its attempts; an effect is
+    unknown, whatever its tool says of itself."""
+    effect = call.key is not None
+    event = e.CallExecuted(
+        call.call,
+        call.attempt,
+        "unknown" if effect else "failed",
+        code="lost",
+        safe_message="the attempt was lost",
+        retryable=not effect,
+        retry_at_ms=now_ms if not effect and attempts_left(state, call) else 0,
+    )
+    return Decision((event,), settlements=settle(state, call, "unknown"))
+
+
 def _retry_at(state: State, call: CallState, retryable: bool, now_ms: int) -> int:
     """When a further attempt is due; 0 for never. Bounded by the tool's attempts, the run's and the deadline."""
     if not retryable or not attempts_left(state, call):
@@ -178,14 +198,19 @@ def _retry_at(state: State, call: CallState, retryable: bool, now_ms: int) -> in
     return at if at < state.deadline_at_ms else 0
 
 
+def limit_short(state: State, call: CallState) -> str:
+    """Which limit of the run stands in the way of one more attempt; empty if none does. The cost of a call isn't set
+    aside when it is admitted, so this is asked again before each start."""
+    if state.meters.call_attempts.free < 1:
+        return "max_tool_calls"
+    if state.meters.cost_micros.free < state.tools[call.tool].cost_micros:
+        return "budget_cost"
+    return ""
+
+
 def attempts_left(state: State, call: CallState) -> bool:
     """Whether the tool's own bound, the run's attempts and the cost admit one more attempt."""
-    definition = state.tools[call.tool]
-    return (
-        call.attempt < definition.max_attempts
-        and state.meters.call_attempts.free >= 1
-        and state.meters.cost_micros.free >= definition.cost_micros
-    )
+    return call.attempt < state.tools[call.tool].max_attempts and not limit_short(state, call)
 
 
 # --- reconciliation ----------------------------------------------------------------------------------------------
@@ -222,15 +247,15 @@ def resend_at(call: CallState) -> int:
 
 def queried(state: State, command: Queried, now_ms: int) -> Decision:
     """One answer of the far side. ``absent`` counts only from an authoritative query, and only once the lost attempt
-    can't arrive any more (its validity plus the margin are over)."""
+    could not arrive any more when the query was sent (its validity plus the margin were over)."""
     call = state.calls.get(command.call)
-    if call is None or call.phase != "reconciling":
+    if call is None or call.phase != "reconciling" or command.number != call.queries + 1:
         return NOTHING
     if command.outcome == "applied":
-        return _applied(state, call, command.result, "query", command.reason)
+        return _applied(state, call, command.result, command.code, "query", command.reason)
     settled_at = call.valid_until_ms + MARGIN_MS
     authoritative = state.tools[call.tool].query_authoritative
-    if command.outcome == "absent" and authoritative and now_ms > settled_at:
+    if command.outcome == "absent" and authoritative and command.asked_at_ms > settled_at:
         return Decision(
             (e.CallReconciled(call.call, "absent", "query", reason=command.reason),),
             settlements=settle(state, call, "free"),
@@ -243,9 +268,19 @@ def queried(state: State, command: Queried, now_ms: int) -> Decision:
     )
 
 
-def _applied(state: State, call: CallState, result: bytes | None, by: str, reason: str) -> Decision:
-    shown = b"null" if result is None else result
-    event = e.CallReconciled(call.call, "applied", by, shown, sha256(shown).digest(), reason)
+def _applied(
+    state: State,
+    call: CallState,
+    result: bytes | None,
+    code: str,
+    by: str,
+    reason: str,
+    command_id: str = "",
+) -> Decision:
+    """It took effect. Without a code its result is shown (null if there is none); with one there is none to show."""
+    shown = None if code else b"null" if result is None else result
+    digest = None if shown is None else sha256(shown).digest()
+    event = e.CallReconciled(call.call, "applied", by, shown, digest, reason, 0, command_id, code)
     return Decision((event,), settlements=settle(state, call, "succeeded", shown))
 
 
@@ -261,18 +296,7 @@ def resolve_call(state: State, command: ResolveCall, now_ms: int, result: bytes 
             "being_reconciled", "the runtime is still finding out; try again when it waits for a person"
         )
     if command.outcome == "applied":
-        shown = b"null" if result is None else result
-        event = e.CallReconciled(
-            call.call,
-            "applied",
-            command.by,
-            shown,
-            sha256(shown).digest(),
-            command.reason,
-            0,
-            command.command_id,
-        )
-        return Decision((event,), settlements=settle(state, call, "succeeded", shown))
+        return _applied(state, call, result, "", command.by, command.reason, command.command_id)
     event = e.CallReconciled(
         call.call, "absent", command.by, reason=command.reason, command_id=command.command_id
     )

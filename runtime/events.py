@@ -304,7 +304,10 @@ class CallExecuted(Event, frozen=True, tag="call_executed"):
 
 
 class CallReconciled(Event, frozen=True, tag="call_reconciled"):
-    """What became known of an unknown effect. ``applied`` and ``absent`` settle it; ``unknown`` counts one query."""
+    """What became known of an unknown effect. ``applied`` and ``absent`` settle it; ``unknown`` counts one query.
+
+    ``code`` is empty or ``output_invalid``: it took effect, and what it returned can't be shown. ``result`` is then None.
+    """
 
     call: str
     outcome: Literal["applied", "absent", "unknown"]
@@ -314,6 +317,7 @@ class CallReconciled(Event, frozen=True, tag="call_reconciled"):
     reason: str = ""
     next_query_at_ms: int = 0
     command_id: str = ""
+    code: str = ""
 
 
 class ReplayedFrom(msgspec.Struct, frozen=True, array_like=True):

@@ -122,17 +122,20 @@ def _run_resumed(state: State, event: e.RunResumed, at_ms: int) -> None:
     if event.cause == "host_died":
         state.counters.host_deaths += 1
     if lifts:
+        # What stopped it is lifted; what the rest of the turn had earned beside it is not.
+        if state.stop_after_turn == state.reason:
+            state.stop_after_turn = state.stop_detail = ""
+        if state.reason == "approval_expired":
+            state.approval_expired_for = ""
         state.outcome = state.reason = state.detail = ""
         state.unfinished = ()
-        state.stop_after_turn = state.stop_detail = state.approval_expired_for = ""
-        state.close_requested = False
         state.counters.host_deaths = 0
         state.counters.invalid_streak = 0
         state.counters.idle_turns = 0
         state.counters.corrective_turns = 0
         state.model_retry_at_ms = 0
-        if state.phase == "model_retry":
-            state.model_attempt = 0
+        # Attempts of a turn are counted on, so that a late answer to an old one is never taken for a new one's.
+        state.model_attempts_before = state.model_attempt
     _remember(state, event.command_id)
 
 
@@ -208,6 +211,7 @@ def _model_requested(state: State, event: e.ModelRequested, at_ms: int) -> None:
         state.surplus = ()
         state.turn_result_bytes = 0
         state.turn_progress = False
+        state.model_attempts_before = 0
         state.approval_expired_for = ""
     meters.model_attempts.spend(1)
     state.model_attempt = event.attempt
@@ -259,9 +263,10 @@ def _model_failed(state: State, event: e.ModelFailed, at_ms: int) -> None:
 
 
 def _call_proposed(state: State, event: e.CallProposed, at_ms: int) -> None:
-    state.phase = next_run_phase(state.phase, "call_proposed")
+    phase = next_run_phase(state.phase, "call_proposed")
     if event.call in state.calls:
         raise BugError("call_repeated", f"{event.call} was proposed before", path=event.call)
+    state.phase = phase
     state.counters.calls_proposed += 1
     state.calls[event.call] = CallState(
         call=event.call,
@@ -310,16 +315,23 @@ def _call_rejected(state: State, event: e.CallRejected, at_ms: int) -> None:
     counters.calls_refused += 1
     if event.rung in ("known", "json", "schema"):
         counters.invalid_streak += 1
-    if event.rung not in ("progress", "limits"):
+    if event.rung not in ("progress", "limits", "definition"):
         counters.denials += 1
     if event.rung == "progress":
         state.stop_after_turn = state.stop_after_turn or "no_progress"
         state.stop_detail = state.stop_detail or f"{call.tool} was repeated without news"
     elif event.rung == "limits" and event.code in ("max_tool_calls", "budget_cost"):
         state.stop_after_turn = state.stop_after_turn or event.code
+    elif event.rung == "definition":
+        state.stop_after_turn = state.stop_after_turn or "definition_changed"
+        state.stop_detail = state.stop_detail or call.tool
     elif event.terminal:
-        state.stop_after_turn = "policy_denied"
+        state.stop_after_turn = "approval_denied" if event.rung == "approval" else "policy_denied"
         state.stop_detail = event.code
+
+
+_ENDS_BY: dict[str, str] = {"switch": "kill_switch", "approval": "approval_denied"}
+"""Why a run ends after a terminal refusal, by the rung that gave it."""
 
 
 def _give_back(state: State, call: CallState) -> None:
@@ -380,8 +392,11 @@ def _approval_lapsed(state: State, event: e.ApprovalLapsed, at_ms: int) -> None:
     call.phase = next_call_phase(call.phase, "approval_lapsed")
     approval.decision = event.why
     call.checked_at_ms = -1
-    if event.why == "expired":
-        state.approval_expired_for = call.tool
+    goal = state.pins.goal
+    if event.why == "expired" and goal is not None:
+        needs = zip(goal.evidence, state.evidence, strict=True)
+        if any(item.tool == call.tool and met < item.count for item, met in needs):
+            state.approval_expired_for = call.tool
 
 
 def _call_waiting(state: State, event: e.CallWaiting, at_ms: int) -> None:
@@ -449,7 +464,8 @@ def _call_reconciled(state: State, event: e.CallReconciled, at_ms: int) -> None:
     call.resend_denied = event.by == "recheck"
     if event.outcome == "applied":
         call.outcome = "succeeded"
-        call.code = ""
+        call.code = event.code
+        call.safe_message = "" if not event.code else "the action took effect; its result is not usable"
         call.result, call.result_sha256 = event.result, event.result_sha256
         call.observed_at_ms = at_ms
     elif event.outcome == "absent":

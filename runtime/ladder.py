@@ -17,26 +17,15 @@ from .approvals import request_approval
 from .canonical import JSON, canonical_bytes
 from .commands import Admitted, ChecksDone, Refused
 from .decision import NOTHING, Decision, settle
-from .effects import by_row
+from .effects import by_row, limit_short
 from .errors import CallerError
 from .fold import repeat_key
 from .recheck import recheck_done
+from .refusal import REFUSAL_TEXT, first_refusal
 from .state import CallState, State
 from .strict_json import parse_object
 
 NOT_AVAILABLE = "this tool is not available here"
-DENIED = "this action is not permitted"
-UNKNOWN_CHECK = "a required check gave no answer; the action was not run"
-
-REFUSAL_TEXT = {
-    "check": "the arguments were refused",
-    "authorisation": DENIED,
-    "policy": DENIED,
-    "switch": DENIED,
-    "preview": "no preview could be made; the action was not run",
-    "limits": "a limit of this run was reached; the action was not run",
-    "progress": "the same call was made before without news; try something else or finish",
-}
 
 
 def admit(state: State, call: CallState) -> tuple[Admitted, dict[str, JSON]] | Refused:
@@ -77,7 +66,7 @@ def admit(state: State, call: CallState) -> tuple[Admitted, dict[str, JSON]] | R
 def checks_done(state: State, command: ChecksDone, now_ms: int) -> Decision:
     """Verdicts arrived. The first pass admits, refuses, replays, waits or asks; the re-check starts or refuses."""
     call = state.calls.get(command.call)
-    if call is None:
+    if call is None or state.phase != "open_calls" or state.cancel_reason:
         return NOTHING
     if command.recheck:
         return recheck_done(state, call, command, now_ms)
@@ -90,41 +79,25 @@ def checks_done(state: State, command: ChecksDone, now_ms: int) -> Decision:
         )
     if command.admitted is None:
         return NOTHING
+    if not command.contract_kept:
+        # Siblings may be running, so the run stops after the turn (the fold notes it) and not in its middle.
+        code = "definition_changed"
+        return Decision((e.CallRejected(call.call, "definition", code, REFUSAL_TEXT["definition"]),))
     rejection = first_refusal(call, command) or _over_limits(state, call)
     if rejection is not None:
         return Decision((rejection,))
     return _admitted(state, call, command.admitted, command, now_ms)
 
 
-def first_refusal(call: CallState, command: ChecksDone) -> e.CallRejected | None:
-    """The first verdict that isn't an allow (or an ask), as a refusal. Unknown denies, retryably."""
-    for verdict in command.verdicts:
-        if verdict.verdict in ("allow", "ask"):
-            continue
-        unknown = verdict.verdict == "unknown"
-        return e.CallRejected(
-            call.call,
-            verdict.rung,
-            verdict.code or ("check_unknown" if unknown else "denied"),
-            UNKNOWN_CHECK if unknown else REFUSAL_TEXT.get(verdict.rung, DENIED),
-            retryable=unknown,
-            terminal=command.terminal and not unknown,
-            verdicts=command.verdicts,
-        )
-    return None
-
-
 def _over_limits(state: State, call: CallState) -> e.CallRejected | None:
-    meters, limits = state.meters, state.limits
-    definition = state.tools[call.tool]
-    each = limits.tool_calls_each.get(call.tool)
-    if meters.tool_calls.free < 1 or meters.call_attempts.free < 1:
+    each = state.limits.tool_calls_each.get(call.tool)
+    if state.meters.tool_calls.free < 1:
         code = "max_tool_calls"
     elif each is not None and state.calls_each.get(call.tool, 0) >= each:
         code = "tool_calls_each"
-    elif meters.cost_micros.free < definition.cost_micros:
-        code = "budget_cost"
     else:
+        code = limit_short(state, call)
+    if not code:
         return None
     return e.CallRejected(call.call, "limits", code, REFUSAL_TEXT["limits"])
 

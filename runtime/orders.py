@@ -6,11 +6,12 @@ its attempt, so a driver starts exactly those that aren't in its in-flight set, 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Literal
 
 import msgspec
 
-from .effects import queries_left, resend_at, resend_due
+from .effects import may_resend, queries_left, resend_at, resend_due
 from .limits import MARGIN_MS
 from .order import may_start
 from .state import CallState, State
@@ -57,8 +58,15 @@ def pending_orders(state: State, now_ms: int) -> list[Order]:
             return []
         return [RequestModel(state.turn, state.model_attempt)]
     orders: list[Order] = []
+    if phase == "suspended" and state.cancel_reason:
+        # A stopped run that is cancelled still asks the far side about what is unknown, and nothing else.
+        return [
+            order
+            for call in state.calls.values()
+            if call.phase == "reconciling" and (order := _reconciling_order(state, call, now_ms, True))
+        ]
     if phase == "open_calls":
-        closing = bool(state.cancel_reason or state.close_requested)
+        closing = bool(state.cancel_reason)
         late = now_ms >= state.deadline_at_ms
         for call in state.calls.values():
             order = _order(state, call, now_ms, closing or late)
@@ -105,22 +113,41 @@ def _reconciling_order(state: State, call: CallState, now_ms: int, closing: bool
     return None
 
 
-def wake_at_ms(state: State) -> int | None:
-    """The earliest store time at which ``advance`` or ``pending_orders`` may answer differently; None for never."""
+def wake_at_ms(state: State, after_ms: int = -1) -> int | None:
+    """The earliest store time at which ``advance`` or ``pending_orders`` may answer differently; None for never.
+
+    A driver that has just asked both at ``after_ms`` passes it: what was due by then is under way, and a timer of the
+    past would only make it ask again at once.
+    """
+    earliest: int | None = None
+    for at in _timers(state):
+        if at > after_ms and (earliest is None or at < earliest):
+            earliest = at
+    return earliest
+
+
+def _timers(state: State) -> Iterator[int]:
     phase = state.phase
     if phase == "terminated":
-        return None
-    if phase == "suspended":
-        return state.deadline_at_ms if state.on_stop == "end" and state.reason == "outcome_unknown" else None
-    due = state.deadline_at_ms
+        return
+    ending = bool(state.cancel_reason or state.close_requested)
+    if phase == "suspended" and not ending:
+        if state.on_stop == "end" and state.reason == "outcome_unknown":
+            yield state.deadline_at_ms
+        return
     if phase == "model_retry" and state.model_retry_at_ms:
-        due = min(due, state.model_retry_at_ms)
-    elif phase == "open_calls":
-        for call in state.calls.values():
-            at = _call_wakes_at(state, call)
-            if at is not None:
-                due = min(due, at)
-    return due
+        yield state.model_retry_at_ms
+    waits = phase != "open_calls"
+    for call in state.calls.values():
+        if call.phase == "bound":
+            continue
+        # The deadline closes every call but one that is out: that one ends by its own validity.
+        waits = waits or call.phase != "started"
+        at = _call_wakes_at(state, call)
+        if at is not None:
+            yield at
+    if waits and not ending:
+        yield state.deadline_at_ms
 
 
 def _call_wakes_at(state: State, call: CallState) -> int | None:
@@ -138,7 +165,7 @@ def _call_wakes_at(state: State, call: CallState) -> int | None:
     if call.phase == "reconciling":
         if queries_left(state, call):
             return call.next_query_at_ms
-        return resend_at(call)
+        return resend_at(call) if may_resend(state, call) else None
     return None
 
 

@@ -7,31 +7,32 @@ re-sending of an unknown effect and after each wait. What it denies is not sent.
 from __future__ import annotations
 
 from . import events as e
-from .approvals import ask_again, expire, request_approval, stale
+from .approvals import STALE_TEXT, ask_again, expire, request_approval, stale
 from .commands import ChecksDone
 from .decision import NOTHING, Decision, settle
-from .effects import attempts_left, by_row, give_up_retry, start
+from .effects import LIMIT_TEXT, attempts_left, by_row, give_up_retry, limit_short, resend_due, start
 from .order import may_start
+from .refusal import first_refusal
 from .state import CallState, State
 from .stops import stop
-
-DENIED_TEXT = "this action is not permitted"
-UNKNOWN_TEXT = "a required check gave no answer; the action was not run"
 
 
 def recheck_done(state: State, call: CallState, command: ChecksDone, now_ms: int) -> Decision:
     """Start the next attempt, or say why not. A call that isn't about to start any more is left alone."""
-    if call.phase not in ("checking", "waiting_key", "executed", "reconciling") or state.cancel_reason:
+    if call.phase not in ("checking", "waiting_key", "executed", "reconciling") or not may_start(state, call):
         return NOTHING
-    refusal = next((v for v in command.verdicts if v.verdict in ("deny", "unknown")), None)
+    if call.phase == "executed" and (call.outcome != "failed" or not 0 < call.retry_at_ms <= now_ms):
+        return NOTHING
+    if call.phase == "reconciling" and not resend_due(state, call, now_ms):
+        return NOTHING
     if not command.contract_kept:
+        # It is this effect's turn, so nothing else is running: the run can stop with its calls open.
         return stop(state, "definition_changed", call.tool)
+    refusal = first_refusal(call, command)
     if refusal is not None:
-        unknown = refusal.verdict == "unknown"
-        code = refusal.code or ("check_unknown" if unknown else "denied")
-        return _refuse(state, call, refusal.rung, code, UNKNOWN_TEXT if unknown else DENIED_TEXT, command)
-    if not attempts_left(state, call) and call.attempt:
-        return _refuse(state, call, "limits", "attempts_exhausted", "no further attempt is allowed", command)
+        return _refuse(state, call, refusal)
+    if call.attempt and not attempts_left(state, call):
+        return _refuse(state, call, _limit(call, "attempts_exhausted", "no further attempt is allowed"))
     if call.phase in ("checking", "waiting_key"):
         taken = by_row(state, call, command.row)
         if taken is not None:
@@ -39,9 +40,31 @@ def recheck_done(state: State, call: CallState, command: ChecksDone, now_ms: int
         asked = _approval_stands(state, call, command, now_ms)
         if asked is not None:
             return asked
-    if not may_start(state, call):
-        return NOTHING
+        short = limit_short(state, call)
+        if short:
+            return _refuse(state, call, _limit(call, short, LIMIT_TEXT))
+    else:
+        over = _approval_over(call, command, now_ms)
+        if over:
+            return _refuse(state, call, e.CallRejected(call.call, "approval", over, STALE_TEXT))
     return start(state, call, now_ms, command.verdicts)
+
+
+def _limit(call: CallState, code: str, text: str) -> e.CallRejected:
+    return e.CallRejected(call.call, "limits", code, text)
+
+
+def _approval_over(call: CallState, command: ChecksDone, now_ms: int) -> str:
+    """Why the approval of the first attempt doesn't cover one more; empty if it does. Nobody is asked again in the
+    middle of a call: what may not be sent under the old decision isn't sent."""
+    approval = call.approval
+    if approval is None:
+        return "approval_missing" if command.ask else ""
+    if now_ms >= approval.expires_at_ms:
+        return "approval_expired"
+    what = stale(call, approval, command)
+    # An effect that may have happened may itself have moved the resource on.
+    return "approval_stale" if what and (call.phase, what) != ("reconciling", "resource_version") else ""
 
 
 def _approval_stands(state: State, call: CallState, command: ChecksDone, now_ms: int) -> Decision | None:
@@ -51,7 +74,7 @@ def _approval_stands(state: State, call: CallState, command: ChecksDone, now_ms:
         expired = expire(state, call, now_ms)
         if expired.events:
             return expired
-        what = stale(state, call, approval, command)
+        what = stale(call, approval, command)
         if what:
             return ask_again(state, call, approval, what, command, now_ms)
         return None
@@ -60,25 +83,11 @@ def _approval_stands(state: State, call: CallState, command: ChecksDone, now_ms:
     return None
 
 
-def _refuse(
-    state: State, call: CallState, rung: e.Rung, code: str, text: str, command: ChecksDone
-) -> Decision:
+def _refuse(state: State, call: CallState, refusal: e.CallRejected) -> Decision:
+    """Not sent. Before the first attempt that is a refusal; after it, what the last attempt came to stands."""
     if call.phase == "executed":
-        return give_up_retry(state, call, code, text)
+        return give_up_retry(state, call, refusal.code, refusal.safe_message)
     if call.phase == "reconciling":
-        # Nothing is sent, so nothing is learnt: the effect stays unknown, for a query or a person.
-        return Decision((e.CallReconciled(call.call, "unknown", "recheck", reason=code),))
-    return Decision(
-        (
-            e.CallRejected(
-                call.call,
-                rung,
-                code,
-                text,
-                retryable=code == "check_unknown",
-                terminal=command.terminal,
-                verdicts=command.verdicts,
-            ),
-        ),
-        settlements=settle(state, call, "free") if call.holds_key else (),
-    )
+        # Nothing is sent, so nothing is learnt: the effect stays unknown, for a person.
+        return Decision((e.CallReconciled(call.call, "unknown", "recheck", reason=refusal.code),))
+    return Decision((refusal,), settlements=settle(state, call, "free") if call.holds_key else ())

@@ -1,4 +1,4 @@
-"""Results: the events that close an attempt that never reported, and that bind the one result of a call."""
+"""Results: the events that bind the one result of a call."""
 
 from __future__ import annotations
 
@@ -24,20 +24,3 @@ def bind_executed(state: State, call: CallState) -> Decision:
         )
         return Decision((e.ResultBound(call.call, "ok", "", digest),))
     return Decision((bind_error(state, call, call.code or "failed", call.safe_message),))
-
-
-def lost(state: State, call: CallState) -> e.CallExecuted:
-    """An attempt that will never report. A read failed; an effect is unknown, whatever its tool says of itself."""
-    if call.key is None:
-        return e.CallExecuted(
-            call.call,
-            call.attempt,
-            "failed",
-            code="lost",
-            safe_message="the attempt was lost",
-            retryable=True,
-            retry_at_ms=state.at_ms,
-        )
-    return e.CallExecuted(
-        call.call, call.attempt, "unknown", code="lost", safe_message="the attempt was lost"
-    )

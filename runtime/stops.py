@@ -10,9 +10,9 @@ from typing import Final, Literal
 
 from . import events as e
 from .decision import NOTHING, Decision, settle
-from .effects import queries_left
+from .effects import lost, queries_left
 from .limits import MARGIN_MS
-from .results import bind_error, bind_executed, lost
+from .results import bind_error, bind_executed
 from .state import CallState, State
 
 Outcome = Literal["completed", "refused", "incomplete", "failed", "cancelled"]
@@ -68,6 +68,9 @@ def stop(state: State, reason: str, detail: str = "") -> Decision:
     left = () if outcome == "completed" else unfinished(state)
     if liftable and state.on_stop == "suspend":
         return Decision((e.RunSuspended(outcome, reason, left, detail),))
+    if any(call.open for call in state.calls.values()):
+        # Nothing ends with a call unbound: stop, close what is open, then end as stopped.
+        return Decision((e.RunSuspended(outcome, reason, left, detail), e.CloseRequested("runtime")))
     return Decision((e.RunTerminated(outcome, reason, left, detail),))
 
 
@@ -88,9 +91,7 @@ def closing(state: State, now_ms: int, why: str) -> Decision:
     if why == "deadline":
         return stop(state, "deadline")
     if why == "closed":
-        if state.phase == "suspended":
-            return Decision((e.RunTerminated(state.outcome, state.reason, unfinished(state), state.detail),))
-        return Decision((e.RunTerminated("cancelled", "by_user", unfinished(state), "closed"),))
+        return Decision((e.RunTerminated(state.outcome, state.reason, unfinished(state), state.detail),))
     return Decision((e.RunTerminated("cancelled", why, unfinished(state), state.cancel_by),))
 
 
@@ -108,9 +109,14 @@ def _abandon_model(state: State, code: str) -> e.ModelFailed:
     )
 
 
+_CLOSED: Final = {
+    "deadline": ("deadline", "the run's deadline passed"),
+    "closed": ("cancelled", "the run was closed"),
+}
+
+
 def _close_call(state: State, call: CallState, now_ms: int, why: str) -> Decision:
-    code = "deadline" if why == "deadline" else "cancelled"
-    text = "the run's deadline passed" if why == "deadline" else "the run was cancelled"
+    code, text = _CLOSED.get(why, ("cancelled", "the run was cancelled"))
     phase = call.phase
     if phase in ("proposed", "checking", "waiting_approval", "waiting_key"):
         return _refuse_open(state, call, code, text)
@@ -141,6 +147,4 @@ def _refuse_open(state: State, call: CallState, code: str, text: str) -> Decisio
 
 def lost_if_overdue(state: State, call: CallState, now_ms: int) -> Decision:
     """A started call whose executor never reported: lost once its validity and the margin are over."""
-    if now_ms <= call.valid_until_ms + MARGIN_MS:
-        return NOTHING
-    return Decision((lost(state, call),), settlements=settle(state, call, "unknown"))
+    return NOTHING if now_ms <= call.valid_until_ms + MARGIN_MS else lost(state, call, now_ms)

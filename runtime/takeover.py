@@ -9,22 +9,21 @@ from __future__ import annotations
 
 from . import events as e
 from .commands import TakeOver
-from .decision import Decision, settle
-from .effects import attempts_left
+from .decision import NOTHING, Decision
+from .effects import lost
 from .ledger import Settlement
-from .results import lost
 from .state import State
+from .turns import turn_attempts_left
 
 
 def take_over(state: State, command: TakeOver, now_ms: int) -> Decision:
-    """The one append that opens a new epoch."""
+    """The one append that opens a new epoch. An ended run has nothing to take over."""
+    if state.phase == "terminated":
+        return NOTHING
     group: list[e.AnyEvent] = [e.RunResumed(command.epoch, command.cause, command.host)]
     settlements: list[Settlement] = []
     if state.phase == "model_requested" and state.model_epoch < command.epoch:
-        again = (
-            state.model_attempt < state.limits.model_attempts_per_turn
-            and state.meters.model_attempts.free >= 1
-        )
+        again = turn_attempts_left(state) and state.meters.model_attempts.free >= 1
         group.append(
             e.ModelFailed(
                 state.turn,
@@ -39,18 +38,7 @@ def take_over(state: State, command: TakeOver, now_ms: int) -> Decision:
         )
     for call in state.calls.values():
         if call.phase == "started" and call.attempt_epoch < command.epoch:
-            event = lost(state, call)
-            if call.key is None:
-                event = e.CallExecuted(
-                    call.call,
-                    call.attempt,
-                    "failed",
-                    code="lost",
-                    safe_message="the attempt was lost",
-                    retryable=True,
-                    retry_at_ms=now_ms if attempts_left(state, call) else 0,
-                )
-            else:
-                settlements += settle(state, call, "unknown")
-            group.append(event)
+            decision = lost(state, call, now_ms)
+            group += decision.events
+            settlements += decision.settlements
     return Decision(tuple(group), settlements=tuple(settlements))

@@ -104,7 +104,8 @@ def _run_table() -> RunTable:
     for tag in _CALL_EVENTS:
         table[("open_calls", tag)] = ("open_calls",)
     for phase in _LIVE:
-        for tag in ("run_resumed", "limits_raised", "cancel_requested", "close_requested"):
+        # `call_reconciled`: an unknown effect of an earlier turn, bound as unknown before a stop that was lifted.
+        for tag in ("run_resumed", "limits_raised", "cancel_requested", "call_reconciled"):
             table[(phase, tag)] = (phase,)
     for phase in _BETWEEN:
         table[(phase, "run_suspended")] = ("suspended",)

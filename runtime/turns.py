@@ -8,14 +8,17 @@ from . import events as e
 from .binding import check_bindings
 from .commands import ModelReplied
 from .decision import NOTHING, Decision
-from .limits import MODEL_BACKOFF_MS, backoff_ms
-from .model import FINISH, ModelTurn, ProposedCall
+from .limits import CEILING, MODEL_BACKOFF_MS, backoff_ms
+from .model import FINISH, ModelTurn, ProposedCall, Usage
 from .prices import cost_bound, cost_of
 from .state import State
 from .stops import stop, unfinished
 
 NAME_CHARS_MAX = 128
 LABEL_CHARS_MAX = 256
+SPENT_MAX = 2**62
+"""A reported cost above this is written as this: it is over every limit that can be set."""
+
 BYTES_PER_TOKEN_ESTIMATE = 3
 ITEM_OVERHEAD_TOKENS = 8
 
@@ -40,9 +43,9 @@ def _reason_to_stop(state: State) -> Decision | None:
         missing = goal_tools.difference(state.tools)
         if missing:
             return stop(state, "blocked", f"{min(missing)} is not offered")
-        if state.approval_expired_for in goal_tools:
+        if state.approval_expired_for in _still_needed(state):
             return stop(state, "approval_expired", state.approval_expired_for)
-        failed = _failed_for_good(state, goal_tools)
+        failed = _failed_for_good(state)
         if failed:
             return stop(state, "tool_failed", failed)
     if counters.denials > limits.denials:
@@ -58,19 +61,24 @@ def _reason_to_stop(state: State) -> Decision | None:
     return None
 
 
-def _failed_for_good(state: State, goal_tools: set[str]) -> str:
-    """A tool that the goal still needs and that failed permanently in this turn; empty if there is none."""
+def _still_needed(state: State) -> set[str]:
+    """Tools that the goal's open predicates name."""
     goal = state.pins.goal
     if goal is None:
-        return ""
-    open_tools = {
+        return set()
+    return {
         predicate.tool
         for predicate, met in zip(goal.evidence, state.evidence, strict=True)
         if met < predicate.count
     }
+
+
+def _failed_for_good(state: State) -> str:
+    """A tool that the goal still needs and that failed permanently in this turn; empty if there is none."""
+    needed = _still_needed(state)
     for call in state.calls.values():
         permanent = call.outcome == "failed" and not call.retryable and call.status == "error"
-        if permanent and call.tool in open_tools and call.tool in goal_tools:
+        if permanent and call.tool in needed:
             return f"{call.tool}: {call.code}"
     return ""
 
@@ -144,7 +152,7 @@ def model_replied(state: State, command: ModelReplied, now_ms: int) -> Decision:
         _label(reply.finish_raw),
         _text(reply.text),
         len(calls),
-        reply.usage,
+        _usage(reply.usage),
         spent_input,
         spent_output,
         spent_cost,
@@ -165,33 +173,41 @@ def _proposals(state: State, calls: tuple[ProposedCall, ...]) -> list[e.AnyEvent
     labels: set[str] = set()
     events: list[e.AnyEvent] = []
     turn = state.turn
-    for index, proposed in enumerate(calls[:most]):
+    surplus: list[tuple[str, str]] = []
+    for index, proposed in enumerate(calls):
         call = f"c{turn}.{index}"
-        label = _label(proposed.provider_call_id)
-        if label:
-            # A provider that repeats an id in one response would get two results for it: ours is unique.
-            if label in labels:
-                label = f"{label[: LABEL_CHARS_MAX - 16]}~{call}"
-            labels.add(label)
-        events.append(e.CallProposed(call, _label(proposed.name)[:NAME_CHARS_MAX], proposed.arguments, label))
-    if len(calls) > most:
-        surplus = tuple(
-            (_label(proposed.provider_call_id), _label(proposed.name)[:NAME_CHARS_MAX])
-            for proposed in calls[most:]
-        )
-        events.append(e.CallsRejected(turn, most, "calls_per_turn", surplus))
+        label = _unique(_label(proposed.provider_call_id), call, labels)
+        name = _label(proposed.name)[:NAME_CHARS_MAX]
+        if index < most:
+            events.append(e.CallProposed(call, name, proposed.arguments, label))
+        else:
+            surplus.append((label, name))
+    if surplus:
+        events.append(e.CallsRejected(turn, most, "calls_per_turn", tuple(surplus)))
     return events
+
+
+def _unique(label: str, call: str, labels: set[str]) -> str:
+    """A provider that repeats an id in one response would get two results for it. Empty ones stay empty."""
+    if not label:
+        return label
+    unique, tries = label, 0
+    while unique in labels:  # another suffix each time, so at most as often as there are labels
+        unique = f"{label[: LABEL_CHARS_MAX - 32]}~{call}.{tries}"
+        tries += 1
+    labels.add(unique)
+    return unique
 
 
 def _spent(state: State, reply: ModelTurn) -> tuple[int, int, int]:
     """What settles the reservation: the reported usage; where it is unknown the reservation stays spent."""
-    usage, price = reply.usage, state.pins.price
+    usage, price = _usage(reply.usage), state.pins.price
     if usage is None:
         return state.reserved_input, state.reserved_output, state.reserved_cost
-    spent_input = state.reserved_input if usage.input_tokens is None else max(0, usage.input_tokens)
-    spent_output = state.reserved_output if usage.output_tokens is None else max(0, usage.output_tokens)
+    spent_input = state.reserved_input if usage.input_tokens is None else usage.input_tokens
+    spent_output = state.reserved_output if usage.output_tokens is None else usage.output_tokens
     cost = None if price is None else cost_of(price, usage)
-    return spent_input, spent_output, state.reserved_cost if cost is None else cost
+    return spent_input, spent_output, state.reserved_cost if cost is None else min(cost, SPENT_MAX)
 
 
 def _failed(state: State, reply: ModelTurn, code: str, now_ms: int) -> Decision:
@@ -199,11 +215,7 @@ def _failed(state: State, reply: ModelTurn, code: str, now_ms: int) -> Decision:
     spent_input, spent_output, spent_cost = _spent(state, reply)
     retryable = reply.retryable and code != "hosted_undeclared"
     retry_at = 0
-    if (
-        retryable
-        and state.model_attempt < state.limits.model_attempts_per_turn
-        and state.meters.model_attempts.free >= 1
-    ):
+    if retryable and turn_attempts_left(state) and state.meters.model_attempts.free >= 1:
         delay = max(reply.retry_after_ms, backoff_ms(MODEL_BACKOFF_MS, state.model_attempt))
         retry_at = now_ms + delay
         if retry_at >= state.deadline_at_ms:
@@ -227,13 +239,18 @@ def _failed(state: State, reply: ModelTurn, code: str, now_ms: int) -> Decision:
     )
 
 
+def turn_attempts_left(state: State) -> bool:
+    """Whether this turn's request may be sent once more; a lifted stop grants the turn its attempts anew."""
+    return state.model_attempt - state.model_attempts_before < state.limits.model_attempts_per_turn
+
+
 def retry_due(state: State, now_ms: int) -> Decision:
     """After a failed request: wait, ask again, or stop."""
     if state.model_retry_at_ms == 0:
         reason = "policy_denied" if state.model_code == "hosted_undeclared" else "model_failed"
-        if state.turn == 0 or state.model_attempt == 0:
+        if state.model_attempt == state.model_attempts_before:
             # A lifted stop asks for the same turn again, with new attempts.
-            return request(state, turn=state.turn, attempt=1)
+            return request(state, turn=state.turn, attempt=state.model_attempt + 1)
         return stop(state, reason, state.model_code)
     if now_ms < state.model_retry_at_ms:
         return NOTHING
@@ -279,6 +296,22 @@ def _judge_final(state: State) -> Decision:
 
 
 # --- what a provider wrote, made safe to store -------------------------------------------------------------------
+
+
+def _usage(usage: Usage | None) -> Usage | None:
+    """Reported counts inside what a log can hold. Less than nothing was never used, so it counts as not reported."""
+    if usage is None:
+        return None
+    return Usage(
+        _count(usage.input_tokens),
+        _count(usage.output_tokens),
+        _count(usage.cached_input_tokens) or 0,
+        _count(usage.reasoning_tokens) or 0,
+    )
+
+
+def _count(reported: int | None) -> int | None:
+    return None if reported is None or reported < 0 else min(reported, CEILING)
 
 
 def _label(text: str) -> str:
