@@ -1,0 +1,42 @@
+"""Hosting runs: the driver, the host, and what applications hold. Names load on first use, so that reading commands
+start without them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .client import AsyncRuntime, CommandRefused, RunHandle, Runtime
+    from .context import CancelToken, ToolContext
+    from .result import Approval, Result
+
+__all__ = [
+    "Approval",
+    "AsyncRuntime",
+    "CancelToken",
+    "CommandRefused",
+    "Result",
+    "RunHandle",
+    "Runtime",
+    "ToolContext",
+]
+
+_HOME = {
+    "Approval": "result",
+    "AsyncRuntime": "client",
+    "CancelToken": "context",
+    "CommandRefused": "client",
+    "Result": "result",
+    "RunHandle": "client",
+    "Runtime": "client",
+    "ToolContext": "context",
+}
+
+
+def __getattr__(name: str) -> object:
+    home = _HOME.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(f".{home}", __name__), name)

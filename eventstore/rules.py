@@ -12,7 +12,9 @@ _KEY = "key:"
 
 def accepts_claim(held: LedgerRow | None, run_id: str, call_id: str) -> bool:
     """Whether (run, call) may take a key whose row is ``held``."""
-    return held is None or ((held.run_id, held.call_id) == (run_id, call_id) and held.status != "succeeded")
+    if held is None or held.status == "rejected":
+        return True
+    return ((held.run_id, held.call_id) == (run_id, call_id)) and held.status != "succeeded"
 
 
 def claimed_row(claim: Claim, run_id: str, epoch: int, now_ms: int) -> LedgerRow:

@@ -1,0 +1,79 @@
+"""What a tool's code is given besides its arguments: declared dependencies and the terms of this attempt."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any
+
+
+class CancelToken:
+    """Set once, from any thread, when the attempt should stop. A sync tool that never looks can't be stopped here."""
+
+    __slots__ = ("_event",)
+
+    def __init__(self) -> None:
+        self._event = threading.Event()
+
+    def set(self) -> None:
+        """Ask the attempt to stop."""
+        self._event.set()
+
+    @property
+    def is_set(self) -> bool:
+        """Whether the attempt was asked to stop."""
+        return self._event.is_set()
+
+    def wait(self, timeout_s: float) -> bool:
+        """Block a sync tool until asked to stop or the time is over; True if asked."""
+        return self._event.wait(timeout_s)
+
+
+class ToolContext:
+    """The ``ctx`` of a tool: who acts, under which key, until when. Holds nothing of the conversation.
+
+    ``key`` is the idempotency key as hex (empty for reads): pass it to the far side. ``attempt`` counts from 1.
+    """
+
+    __slots__ = (
+        "_valid_until",
+        "attempt",
+        "call_id",
+        "cancel",
+        "dependencies",
+        "key",
+        "operation_id",
+        "principal",
+        "run_id",
+        "tenant",
+    )
+
+    def __init__(
+        self,
+        *,
+        run_id: str,
+        call_id: str,
+        attempt: int,
+        operation_id: str,
+        tenant: str,
+        principal: str,
+        key: str,
+        valid_ms: int,
+        dependencies: Mapping[str, Any],
+    ) -> None:
+        self.run_id = run_id
+        self.call_id = call_id
+        self.attempt = attempt
+        self.operation_id = operation_id
+        self.tenant = tenant
+        self.principal = principal
+        self.key = key
+        self.cancel = CancelToken()
+        self.dependencies = dependencies
+        self._valid_until = time.monotonic() + valid_ms / 1_000
+
+    @property
+    def remaining_s(self) -> float:
+        """Seconds that this attempt has left, by this process's monotonic clock; never below 0."""
+        return max(0.0, self._valid_until - time.monotonic())

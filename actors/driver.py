@@ -1,0 +1,665 @@
+"""One run's driver: decide, append, fold, dispatch, wait. asyncio, no Ray; everything that hosts runs wraps this.
+
+    commands ── decide ──▶ events ── append ──▶ (durable) ── pending_orders ──▶ dispatch ──▶ observations ── …
+
+A *step* takes all observations at hand, lets ``decide`` turn each into facts and the fold apply them, runs the checks
+that may run inline, and appends the lot as one row (two if both claim a key). Nothing is dispatched, answered or shown
+before the store said yes. The state in memory runs ahead of the log only inside a step: if the append fails in any way,
+the state is thrown away and folded from the log again, and the step's commands are decided anew. The set of what is in
+flight is the only thing that isn't in the log.
+
+A conflict or a newer epoch means that another host has the run: this driver stops and forgets it. Never retried.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final, Protocol
+
+import msgspec
+
+from ..adapters.port import AttemptReset, ModelAdapter, Progress
+from ..eventstore.chain import append_hash
+from ..eventstore.codec import encode_events, spill
+from ..eventstore.history import load_run
+from ..eventstore.port import (
+    APPEND_SCHEMA_VERSION,
+    AlreadyDone,
+    Append,
+    Appended,
+    ClaimTaken,
+    Conflict,
+    EventStore,
+    Fenced,
+    NewRun,
+)
+from ..runtime.canonical import decode_canonical
+from ..runtime.commands import (
+    Advance,
+    ChecksDone,
+    ClaimLost,
+    Command,
+    CommandAnswer,
+    ModelReplied,
+    Outside,
+    Queried,
+)
+from ..runtime.decide import decide
+from ..runtime.decision import Decision
+from ..runtime.errors import BoundloopError, BugError, StoreError
+from ..runtime.events import AnyEvent
+from ..runtime.fold import evolve
+from ..runtime.index import run_index
+from ..runtime.ledger import Claim, LedgerRow, Settlement
+from ..runtime.model import ModelInput, ModelTurn
+from ..runtime.orders import Execute, Order, Query, RequestModel, RunChecks, pending_orders, wake_at_ms
+from ..runtime.state import CallState, State
+from . import checks
+from .context import ToolContext
+from .execution import Report
+from .executors import Dispatch, Executors
+from .model_request import ask_model
+from .query import ask_far_side
+
+STEP_DECISIONS_MAX: Final = 10_000
+"""No step can need more: calls a turn, their rungs and their results are bounded. Reaching it is a bug."""
+
+HOLD_MS: Final = 10_000
+"""A timer due within this time is waited for here; a later one parks the run."""
+
+STORE_RETRY_S: Final = (0.1, 0.5, 1.0, 2.0, 5.0)
+STORE_RETRIES_MAX: Final = 60
+
+_ADVANCE: Final = Advance()
+
+
+class Surroundings(Protocol):
+    """What a driver needs of its host."""
+
+    store: EventStore
+    host_id: str
+    gate: checks.Gate
+    executors: Executors
+
+    def adapter_for(self, state: State) -> ModelAdapter: ...
+
+    def publish(self, run_id: str, state: State, events: tuple[AnyEvent, ...], first_seq: int) -> None:
+        """Committed events, in order; must not block."""
+        ...
+
+    def progress(self, run_id: str, item: Progress) -> None:
+        """Provisional text and notices of the running attempt."""
+        ...
+
+
+class Lost(Exception):
+    """Another host has the run."""
+
+
+_Posted = tuple[Command, "asyncio.Future[CommandAnswer] | None"]
+
+
+class RunDriver:
+    """Carries one run from an acquired epoch to its end or a wait. Not reusable."""
+
+    def __init__(
+        self,
+        around: Surroundings,
+        state: State,
+        *,
+        head: bytes,
+        epoch: int,
+        create: NewRun | None = None,
+        unsaved: tuple[AnyEvent, ...] = (),
+        blobs: tuple[tuple[bytes, bytes], ...] = (),
+    ) -> None:
+        self.around = around
+        self.state = state
+        self.epoch = epoch
+        self.parked = False
+        self._head = head
+        self._seq = state.seq - len(unsaved)
+        self._create = create
+        self._appends = 0
+        self._inbox: deque[_Posted] = deque()
+        self._blobs: list[tuple[bytes, bytes]] = list(blobs)
+        self._events: list[AnyEvent] = list(unsaved)
+        self._claim: Claim | None = None
+        self._settlements: list[Settlement] = []
+        self._causation = ""
+        self._commands: list[_Posted] = []
+        self._lost_claims: dict[str, LedgerRow] = {}
+        self._answers: list[tuple[asyncio.Future[CommandAnswer], CommandAnswer]] = []
+        self._flying: dict[Order, Callable[[], None] | None] = {}
+        self._seen_keys: set[tuple[str, str, str]] = set()
+        self._wake: asyncio.Future[None] | None = None
+        self._loop = asyncio.get_running_loop()
+        self._stopping = False
+        self._cancelled_calls: set[tuple[str, int]] = set()
+        self.durable = self._loop.create_future()
+
+    # --- what the host calls ---------------------------------------------------------------------------------------
+
+    def post(self, command: Command, answer: asyncio.Future[CommandAnswer] | None = None) -> None:
+        """Hand over an observation or a wish. Answers come after the append."""
+        self._inbox.append((command, answer))
+        self._ring()
+
+    def nudge(self) -> None:
+        """A ledger row that this run waits for may have changed: its checks look again."""
+        self._seen_keys.clear()
+        self._ring()
+
+    def stop(self) -> None:
+        """Stop dispatching and give up the run without a word to the log (the host lost its row, or closes)."""
+        self._stopping = True
+        self._ring()
+
+    def left_over(self) -> list[_Posted]:
+        """Commands that arrived while the run was being released; the host submits them again."""
+        left = [item for item in self._inbox if item[1] is not None]
+        self._inbox.clear()
+        return left
+
+    async def drive(self) -> None:
+        """Until the run ends, waits with nothing to do here, or is lost. Raises ``StoreError`` if the store stays away,
+        and whatever bug stops the run; nothing dispatched is left behind."""
+        try:
+            while not self._stopping:
+                await self._step()
+                if self.parked or self._stopping:
+                    return
+                await self._wait()
+        except Lost:
+            self._stopping = True
+        finally:
+            for cancel in self._flying.values():
+                if cancel is not None:
+                    cancel()
+            for future, _ in self._answers:
+                if not future.done():
+                    future.cancel()
+
+    # --- one step --------------------------------------------------------------------------------------------------
+
+    async def _step(self) -> None:
+        now = self._now()
+        try:
+            if not self._inbox:
+                await self._advance(now)
+            while self._inbox:
+                # Each command brings what is due because of it; a take-over is the first of its driver's commands.
+                await self._take(self._inbox.popleft(), now)
+            await self._flush(now, last=True)
+        except Retry:
+            return
+        self._dispatch(now)
+
+    async def _take(self, posted: _Posted, now: int) -> None:
+        """One command and everything that is due because of it. An outside command gets an append of its own, which
+        names it as its cause."""
+        command, answer = posted
+        outside = command.command_id if isinstance(command, Outside) else ""
+        if outside and self._events:
+            await self._flush(now)
+        self._commands.append(posted)
+        self._causation = outside
+        decision = decide(self.state, command, now)
+        await self._apply(posted, decision, now)
+        if answer is not None:
+            self._answers.append((answer, self._answer(command, decision)))
+        if outside:
+            await self._flush(now)
+        await self._advance(now)
+
+    def _answer(self, command: Command, decision: Decision) -> CommandAnswer:
+        refusal = decision.refusal
+        if refusal is not None:
+            return CommandAnswer(accepted=False, code=refusal.code, message=refusal.message, actor="caller")
+        if isinstance(command, Outside) and not decision.events:
+            return CommandAnswer(accepted=True, seq=self.state.commands.get(command.command_id, 0))
+        return CommandAnswer(accepted=True, seq=self.state.seq)
+
+    async def _advance(self, now: int) -> None:
+        """All that is due, with the inline checks on the way, until the state has nothing more to say."""
+        for _ in range(STEP_DECISIONS_MAX):
+            decision = decide(self.state, _ADVANCE, now)
+            if decision.events:
+                await self._apply(None, decision, now)
+            elif self.state.phase != "open_calls" or not await self._inline_checks(now):
+                return
+        raise BugError("step_bound", "a step did not come to an end")
+
+    async def _inline_checks(self, now: int) -> bool:
+        """Run one check order that may run here and now; False if there is none."""
+        gate = self.around.gate
+        for order in pending_orders(self.state, now):
+            if type(order) is not RunChecks or order in self._flying:
+                continue
+            call = self.state.calls[order.call]
+            definition = self.state.tools.get(call.tool)
+            if not gate.runs_inline(definition) or not self._unseen(call):
+                continue
+            if definition is not None and definition.is_effect:
+                command = await self._checked(order, call)
+            else:
+                command = self._check_read(order, call)
+            posted = (command, None)
+            self._commands.append(posted)
+            decision = decide(self.state, command, now)
+            await self._apply(posted, decision, now)
+            if not decision.events and call.phase != "waiting_key":
+                raise BugError("check_without_effect", f"{order!r} in {call.phase}", path=call.call)
+            return True
+        return False
+
+    def _unseen(self, call: CallState) -> bool:
+        """Whether a waiting call's row is to be read: once when it began to wait, then whenever the store nudges."""
+        if call.phase != "waiting_key":
+            return True
+        mark = (call.call, call.holder_run, call.holder_call + call.holder_why)
+        if mark in self._seen_keys:
+            return False
+        self._seen_keys.add(mark)
+        return True
+
+    async def _apply(self, posted: _Posted | None, decision: Decision, now: int) -> None:
+        """Fold a decision's events into the state, ahead of the append. A second claim flushes the first one out."""
+        claim = decision.claim
+        if claim is not None:
+            lost = self._lost_claims.pop(claim.call_id, None)
+            if lost is not None:
+                decision = decide(self.state, ClaimLost(call=claim.call_id, row=lost), now)
+                claim = decision.claim
+        if claim is not None and self._claim is not None:
+            await self._flush(now)
+            if posted is not None:
+                self._commands.append(posted)
+        for event in decision.events:
+            evolve(self.state, event, now)
+            self._events.append(event)
+        if claim is not None:
+            self._claim = claim
+        if decision.settlements:
+            self._settlements += decision.settlements
+
+    # --- append ----------------------------------------------------------------------------------------------------
+
+    async def _flush(self, now: int, *, last: bool = False) -> None:
+        """Make the step durable, then answer and publish. On any other answer than yes the step is done over."""
+        if self._events:
+            await self._append(now, release=last and self._nothing_to_do(now))
+        elif last and not self._flying and self._nothing_to_do(now):
+            await self.around.store.release(self.state.run_id, self.around.host_id, self.epoch, ready=False)
+            self.parked = True
+        self._commands.clear()
+        for future, answer in self._answers:
+            if not future.done():
+                future.set_result(answer)
+        self._answers.clear()
+
+    async def _append(self, now: int, *, release: bool) -> None:
+        state = self.state
+        events = tuple(self._events)
+        self._appends += 1
+        body, spilled = spill(encode_events(events))
+        append_id = self._appends.to_bytes(4, "big").lstrip(b"\0")
+        digest = append_hash(
+            self._head,
+            state.run_id,
+            self._seq + 1,
+            len(events),
+            self.epoch,
+            now,
+            append_id,
+            self._causation,
+            APPEND_SCHEMA_VERSION,
+            body,
+        )
+        request = Append(
+            run_id=state.run_id,
+            expected_seq=self._seq,
+            epoch=self.epoch,
+            append_id=append_id,
+            at_ms=now,
+            causation=self._causation,
+            body=body,
+            event_count=len(events),
+            prev_hash=self._head,
+            hash=digest,
+            index=run_index(state),
+            host_id=self.around.host_id,
+            create=self._create,
+            claim=self._claim,
+            settlements=tuple(self._settlements),
+            release=release,
+            blobs=(*self._blobs, *spilled),
+        )
+        try:
+            answer = await self.around.store.append(request)
+        except StoreError as error:
+            await self._after_store_error(error)
+            raise Retry from error
+        match answer:
+            case Appended() | AlreadyDone():
+                pass
+            case ClaimTaken():
+                await self._redo(answer)
+                raise Retry
+            case Conflict() | Fenced():
+                raise Lost
+        first = self._seq + 1
+        self._seq = state.seq
+        self._head = digest
+        self._create = None
+        self._events.clear()
+        self._blobs.clear()
+        self._settlements.clear()
+        self._claim = None
+        self._causation = ""
+        self._lost_claims.clear()
+        self.parked = release
+        if not self.durable.done():
+            self.durable.set_result(None)
+        self.around.publish(state.run_id, state, events, first)
+
+    def _nothing_to_do(self, now: int) -> bool:
+        """Whether this host can give the run up: nothing is out, nothing is to be sent, no timer is near."""
+        state = self.state
+        if state.phase == "terminated":
+            return True
+        if self._inbox or self._flying:
+            return False
+        for order in pending_orders(state, now):
+            if type(order) is RunChecks and not self._would_look(state.calls[order.call]):
+                continue
+            return False
+        if state.phase == "suspended":
+            return True
+        wake = wake_at_ms(state)
+        return wake is None or wake - now > HOLD_MS or _waits_for_other(state)
+
+    def _would_look(self, call: CallState) -> bool:
+        mark = (call.call, call.holder_run, call.holder_call + call.holder_why)
+        return call.phase != "waiting_key" or mark not in self._seen_keys
+
+    async def _after_store_error(self, error: StoreError) -> None:
+        """Nothing is known to be committed: wait, fold the log again, and decide the step's commands anew.
+
+        If the append did land after all, those commands find it done and change nothing.
+        """
+        self._set_aside()
+        for attempt in range(STORE_RETRIES_MAX):
+            if self._stopping:
+                raise error
+            await asyncio.sleep(STORE_RETRY_S[min(attempt, len(STORE_RETRY_S) - 1)])
+            try:
+                if self._create is not None and await self.around.store.run(self.state.run_id) is None:
+                    # The run itself was never written: there is nothing to fold, and its caller is told.
+                    raise error
+                await self._refold()
+            except StoreError:
+                if self._create is not None:
+                    raise
+                continue
+            self._create = None
+            return
+        raise error
+
+    async def _redo(self, taken: ClaimTaken) -> None:
+        """Nothing was appended. Fold again, and decide the step anew with the key's row as the store knows it."""
+        claim = self._claim
+        self._set_aside()
+        await self._refold()
+        if claim is None:
+            raise BugError("claim_answer", "the store refused a claim that was not made")
+        self._lost_claims[claim.call_id] = taken.row
+        call = self.state.calls.get(claim.call_id)
+        if call is not None and call.phase != "proposed":
+            return
+        for place, (command, answer) in enumerate(self._inbox):
+            if isinstance(command, ChecksDone) and command.call == claim.call_id:
+                self._inbox[place] = (msgspec.structs.replace(command, row=taken.row), answer)
+
+    def _set_aside(self) -> None:
+        """The step's commands go back to the front of the inbox, with the futures that were not answered."""
+        self._inbox.extendleft(reversed(self._commands))
+        self._commands.clear()
+        self._answers.clear()
+        self._events.clear()
+        self._settlements.clear()
+        self._claim = None
+        self._causation = ""
+
+    async def _refold(self) -> None:
+        """Believe only the log: what this driver knows of the run is read again."""
+        around = self.around
+        row = await around.store.run(self.state.run_id)
+        if row is None or row.epoch != self.epoch:
+            raise Lost
+        self.state, _ = await load_run(around.store, self.state.run_id)
+        self._seq = self.state.seq
+        self._head = row.head
+
+    # --- dispatch --------------------------------------------------------------------------------------------------
+
+    def _dispatch(self, now: int) -> None:
+        """Start exactly the orders that are not in flight; cancel those that vanished or must stop."""
+        if self.parked or self._stopping:
+            return
+        state = self.state
+        orders = pending_orders(state, now)
+        if self._flying:
+            self._drop_vanished(orders)
+        for order in orders:
+            if order in self._flying:
+                continue
+            match order:
+                case RequestModel():
+                    self._request_model(order, now)
+                case Execute():
+                    self._execute(order, now)
+                case Query():
+                    self._fly(order, self._query(order))
+                case RunChecks():
+                    call = state.calls[order.call]
+                    if self._unseen(call):
+                        self._fly(order, self._run_checks(order, call))
+        if state.cancel_reason or now >= state.deadline_at_ms:
+            self._cancel_executions()
+
+    def _drop_vanished(self, orders: list[Order]) -> None:
+        wanted = set(orders)
+        for order in [order for order in self._flying if order not in wanted]:
+            cancel = self._flying.pop(order)
+            if cancel is not None and not isinstance(order, Execute):
+                cancel()
+
+    def _cancel_executions(self) -> None:
+        """Ask what runs to stop. The order stays in flight: its outcome is still to be reported."""
+        for order, cancel in list(self._flying.items()):
+            if isinstance(order, Execute) and cancel is not None:
+                self._flying[order] = None
+                cancel()
+
+    def _fly(self, order: Order, work: Any) -> None:
+        task: asyncio.Task[None] = self._loop.create_task(work)
+        self._flying[order] = _canceller(task)
+        task.add_done_callback(_surface)
+
+    def _land(self, order: Order, command: Command) -> None:
+        """An order's observation arrived."""
+        self._flying.pop(order, None)
+        self._inbox.append((command, None))
+        self._ring()
+
+    def _request_model(self, order: RequestModel, now: int) -> None:
+        state = self.state
+        request = ModelInput(
+            run_id=state.run_id,
+            turn=order.turn,
+            attempt=order.attempt,
+            model=state.pins.model,
+            system=state.pins.system,
+            items=state.items,
+            tools=state.pins.tools,
+            output_tokens_max=state.limits.output_tokens_per_request,
+            request_sha256=state.request_sha256,
+        )
+        adapter = self.around.adapter_for(state)
+        timeout_ms = max(1, min(state.limits.model_request_ms, state.deadline_at_ms - now))
+
+        def deliver(reply: ModelTurn) -> None:
+            if reply.finish not in ("calls", "final", "paused"):
+                self.around.progress(state.run_id, AttemptReset(order.turn, order.attempt))
+            self._land(order, ModelReplied(turn=order.turn, attempt=order.attempt, reply=reply))
+
+        def progress(item: Progress) -> None:
+            self.around.progress(state.run_id, item)
+
+        self._flying[order] = None
+        cancel = ask_model(adapter, request, timeout_ms, progress, deliver)
+        if order in self._flying:
+            self._flying[order] = cancel
+
+    def _execute(self, order: Execute, now: int) -> None:
+        state = self.state
+        call = state.calls[order.call]
+        spec = self.around.gate.toolbox[call.tool]
+        arguments = decode_canonical(call.arguments or b"{}")
+        valid_ms = max(0, call.valid_until_ms - now)
+        room = state.limits.result_bytes - state.turn_result_bytes
+
+        def deliver(report: Report) -> None:
+            if report.artifact is not None and report.executed.artifact is not None:
+                self._blobs.append((report.executed.artifact, report.artifact))
+            self._land(order, report.executed)
+
+        self._flying[order] = None
+        cancel = self.around.executors.start(
+            Dispatch(
+                spec=spec,
+                context=ToolContext(
+                    run_id=state.run_id,
+                    call_id=call.call,
+                    attempt=order.attempt,
+                    operation_id=state.operation_id,
+                    tenant=state.tenant,
+                    principal=state.principal,
+                    key="" if call.key is None else call.key.hex(),
+                    valid_ms=valid_ms,
+                    dependencies=self.around.executors.dependencies,
+                ),
+                arguments=arguments if isinstance(arguments, dict) else {},
+                epoch=self.epoch,
+                valid_ms=valid_ms,
+                view_bytes_max=max(256, min(spec.definition.result_bytes_max, room)),
+                deliver=deliver,
+            )
+        )
+        if order in self._flying:
+            self._flying[order] = cancel
+
+    async def _query(self, order: Query) -> None:
+        state = self.state
+        call = state.calls[order.call]
+        spec = self.around.gate.toolbox.get(call.tool)
+        asked = self._now()
+        outcome, result, reason = await ask_far_side(spec, call.key)
+        self._land(
+            order,
+            Queried(
+                call=order.call,
+                number=order.number,
+                asked_at_ms=asked,
+                outcome=outcome,
+                result=result,
+                reason=reason,
+            ),
+        )
+
+    async def _run_checks(self, order: RunChecks, call: CallState) -> None:
+        self._land(order, await self._checked(order, call))
+
+    async def _checked(self, order: RunChecks, call: CallState) -> ChecksDone:
+        """All rungs of the application over one call, the ledger's row with them."""
+        state, gate, store = self.state, self.around.gate, self.around.store
+        admitted, arguments = checks.pure_rungs(state, call, order.recheck)
+        if not isinstance(arguments, dict):
+            return ChecksDone(call=call.call, recheck=order.recheck, refused=arguments)
+        key = call.key if admitted is None else admitted.key
+        row = None if key is None else await store.ledger_row(state.tenant, key)
+        if gate.runs_inline(state.tools.get(call.tool)):
+            return checks.run_inline(gate, state, call, admitted, arguments, row, recheck=order.recheck)
+        return await checks.run_beside(gate, state, call, admitted, arguments, row, recheck=order.recheck)
+
+    def _check_read(self, order: RunChecks, call: CallState) -> ChecksDone:
+        """As ``_checked`` for a read: no key, no look-up, no wait."""
+        admitted, arguments = checks.pure_rungs(self.state, call, order.recheck)
+        if not isinstance(arguments, dict):
+            return ChecksDone(call=call.call, recheck=order.recheck, refused=arguments)
+        return checks.run_inline(
+            self.around.gate, self.state, call, admitted, arguments, None, recheck=order.recheck
+        )
+
+    # --- wait ------------------------------------------------------------------------------------------------------
+
+    def _now(self) -> int:
+        """Store time; within a run it never falls."""
+        return max(self.state.at_ms, self.around.store.now_ms())
+
+    def _ring(self) -> None:
+        wake = self._wake
+        if wake is not None and not wake.done():
+            wake.set_result(None)
+
+    async def _wait(self) -> None:
+        """Until an observation arrives or a timer of the state is due."""
+        if self._inbox or self._stopping:
+            return
+        self._wake = self._loop.create_future()
+        wake = wake_at_ms(self.state)
+        timer = None
+        if wake is not None:
+            delay = max(0.0, (wake - self._now()) / 1_000)
+            timer = self._loop.call_later(min(delay, 3_600.0), self._ring)
+        try:
+            await self._wake
+        finally:
+            self._wake = None
+            if timer is not None:
+                timer.cancel()
+
+
+class Retry(Exception):
+    """The step's append did not happen; its commands are in the inbox again."""
+
+
+def _waits_for_other(state: State) -> bool:
+    """Whether only a person or another run can move this one: a timer far or near doesn't keep it here."""
+    if state.phase != "open_calls":
+        return False
+    return all(
+        call.phase in ("bound", "waiting_approval", "waiting_key")
+        for call in state.calls.values()
+        if call.open
+    )
+
+
+def _canceller(task: asyncio.Task[None]) -> Callable[[], None]:
+    def cancel() -> None:
+        task.cancel()
+
+    return cancel
+
+
+def _surface(task: asyncio.Task[None]) -> None:
+    """A bug in our own work must not vanish with its task."""
+    if (
+        not task.cancelled()
+        and (error := task.exception()) is not None
+        and not isinstance(error, BoundloopError)
+    ):
+        raise error

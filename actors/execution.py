@@ -1,0 +1,166 @@
+"""From what a tool's code did to the report that ``decide`` takes: values, errors and sizes, nothing raised further.
+
+For an effect only two things are proof that nothing took effect: a ``ToolError(no_effect=True)`` from the tool, and a
+dispatch that was never made. Everything else that isn't a value is reported as unknown.
+"""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from typing import Any, Final
+
+from ..runtime.canonical import JSON, canonical_bytes
+from ..runtime.commands import Executed
+from ..runtime.errors import BoundloopError, ToolError
+from ..runtime.tool import ToolSpec
+
+VIEW_CHARS_SHARE: Final = 0.75
+ARTIFACT_BYTES_MAX: Final = 268_435_456
+SAFE_MESSAGE_CHARS_MAX: Final = 512
+
+
+class Report:
+    """One attempt's report and, for a result too large to show, the whole of it for the blob store."""
+
+    __slots__ = ("artifact", "executed")
+
+    def __init__(self, executed: Executed, artifact: bytes | None = None) -> None:
+        self.executed = executed
+        self.artifact = artifact
+
+
+def succeeded(
+    spec: ToolSpec, call: str, attempt: int, value: object, *, view_bytes_max: int, duration_ms: int
+) -> Report:
+    """A returned value: encoded, checked against the declared result, bounded.
+
+    An effect whose result is invalid did happen: it is reported as succeeded with ``output_invalid`` and is never run
+    again. A read with an invalid result failed.
+    """
+    try:
+        result = spec.encode_result(value)
+        violation = spec.check_result(result)
+        encoded = canonical_bytes(result)
+    except BoundloopError as error:
+        return Report(_invalid(spec, call, attempt, error.path or error.code, duration_ms))
+    if violation is not None:
+        return Report(_invalid(spec, call, attempt, violation.path, duration_ms))
+    if len(encoded) > ARTIFACT_BYTES_MAX:
+        return Report(_invalid(spec, call, attempt, f"{len(encoded)} bytes", duration_ms))
+    progress = _progress_sha256(spec, result)
+    if len(encoded) <= view_bytes_max:
+        return Report(
+            Executed(
+                call=call,
+                attempt=attempt,
+                outcome="succeeded",
+                result=encoded,
+                duration_ms=duration_ms,
+                progress_sha256=progress,
+            )
+        )
+    digest = sha256(encoded).digest()
+    return Report(
+        Executed(
+            call=call,
+            attempt=attempt,
+            outcome="succeeded",
+            result=_view(encoded, digest, view_bytes_max),
+            duration_ms=duration_ms,
+            artifact=digest,
+            size=len(encoded),
+            progress_sha256=progress or digest,
+        ),
+        encoded,
+    )
+
+
+def failed(spec: ToolSpec, call: str, attempt: int, error: BaseException, *, duration_ms: int) -> Executed:
+    """A raised exception. Only a ``ToolError`` speaks to the model; any other text stays out of log and model."""
+    if isinstance(error, ToolError):
+        return Executed(
+            call=call,
+            attempt=attempt,
+            outcome="failed" if error.no_effect or spec.definition.risk == "read" else "unknown",
+            code=error.code[:64],
+            safe_message=error.safe_message[:SAFE_MESSAGE_CHARS_MAX],
+            retryable=error.retryable,
+            no_effect=error.no_effect,
+            duration_ms=duration_ms,
+        )
+    return _unclear(spec, call, attempt, "tool_error", "the tool failed", duration_ms, retryable=False)
+
+
+def timed_out(spec: ToolSpec, call: str, attempt: int, duration_ms: int) -> Executed:
+    """No report within the validity: a read may be tried again, an effect is unknown."""
+    return _unclear(spec, call, attempt, "timeout", "the tool did not answer in time", duration_ms)
+
+
+def cancelled(spec: ToolSpec, call: str, attempt: int, duration_ms: int) -> Executed:
+    """Stopped on request. What an effect did by then nobody knows."""
+    return _unclear(spec, call, attempt, "cancelled", "the call was cancelled", duration_ms, retryable=False)
+
+
+def not_dispatched(call: str, attempt: int, code: str) -> Executed:
+    """The executor refused the dispatch: expired, of an old epoch, or no room in time. Nothing ran."""
+    return Executed(
+        call=call,
+        attempt=attempt,
+        outcome="failed",
+        code=code,
+        safe_message="the call was not dispatched",
+        retryable=code != "old_epoch",
+        no_effect=True,
+    )
+
+
+def _unclear(
+    spec: ToolSpec,
+    call: str,
+    attempt: int,
+    code: str,
+    message: str,
+    duration_ms: int,
+    *,
+    retryable: bool = True,
+) -> Executed:
+    return Executed(
+        call=call,
+        attempt=attempt,
+        outcome="failed" if spec.definition.risk == "read" else "unknown",
+        code=code,
+        safe_message=message,
+        retryable=retryable,
+        duration_ms=duration_ms,
+    )
+
+
+def _invalid(spec: ToolSpec, call: str, attempt: int, path: str, duration_ms: int) -> Executed:
+    return Executed(
+        call=call,
+        attempt=attempt,
+        outcome="failed" if spec.definition.risk == "read" else "succeeded",
+        code="output_invalid",
+        safe_message=f"the tool's result is not what it declares ({path[:200]})",
+        duration_ms=duration_ms,
+    )
+
+
+def _progress_sha256(spec: ToolSpec, result: JSON) -> bytes | None:
+    """The digest that counts as news: the result without its declared volatile fields. None if it has none."""
+    volatile = spec.definition.volatile
+    if not volatile or not isinstance(result, dict):
+        return None
+    return sha256(canonical_bytes({k: v for k, v in result.items() if k not in volatile})).digest()
+
+
+def _view(encoded: bytes, digest: bytes, view_bytes_max: int) -> bytes:
+    """A bounded stand-in for a large result: how large it is, its hash to read on, and its beginning."""
+    head: dict[str, Any] = {"bytes": len(encoded), "handle": digest.hex(), "truncated": True}
+    room = int((view_bytes_max - len(canonical_bytes(head)) - 16) * VIEW_CHARS_SHARE)
+    if room > 0:
+        text = encoded[:room].decode("utf-8", "ignore")
+        while text and len(canonical_bytes({**head, "head": text})) > view_bytes_max:
+            text = text[: len(text) * 3 // 4]
+        head["head"] = text
+    return canonical_bytes(head)

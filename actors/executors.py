@@ -1,0 +1,291 @@
+"""In-process executors: async tools on the host's loop, sync tools on threads, trusted inline tools in the loop itself.
+
+A thread can't be killed: after its time-out the report says so honestly (an effect is ``unknown``), the thread goes on
+as a daemon, and what it still returns is handed in as a late report. Threads, and calls of a limited group, are bounded;
+a dispatch that gets no place within its validity is refused with proof that nothing ran.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, Final
+
+from ..runtime.canonical import JSON
+from ..runtime.commands import Executed
+from ..runtime.tool import ToolSpec
+from . import execution
+from .context import ToolContext
+from .eager import Finished, first_step
+from .execution import Report
+
+THREADS_MAX: Final = 32
+EPOCHS_KEPT_MAX: Final = 10_000
+GRACE_MS: Final = 10_000
+"""How long a cancelled sync tool may take to notice before its outcome is reported without it."""
+
+Deliver = Callable[[Report], None]
+
+
+class Dispatch:
+    """One attempt on its way: what to run, for whom, and for how long it is valid (remaining, by the monotonic clock).
+
+    ``deliver`` is called on the loop, once with the report that counts and possibly again with a late success.
+    """
+
+    __slots__ = (
+        "arguments",
+        "call",
+        "context",
+        "deliver",
+        "epoch",
+        "run_id",
+        "spec",
+        "valid_ms",
+        "view_bytes_max",
+    )
+
+    def __init__(
+        self,
+        *,
+        spec: ToolSpec,
+        context: ToolContext,
+        arguments: dict[str, JSON],
+        epoch: int,
+        valid_ms: int,
+        view_bytes_max: int,
+        deliver: Deliver,
+    ) -> None:
+        self.spec = spec
+        self.context = context
+        self.run_id = context.run_id
+        self.call = context.call_id
+        self.arguments = arguments
+        self.epoch = epoch
+        self.valid_ms = valid_ms
+        self.view_bytes_max = view_bytes_max
+        self.deliver = deliver
+
+
+class Executors:
+    """All executors of one host. Created and used on one event loop; ``close`` cancels what is running."""
+
+    def __init__(
+        self, *, groups: Mapping[str, int] | None = None, dependencies: Mapping[str, Any] | None = None
+    ) -> None:
+        self.dependencies: Mapping[str, Any] = dependencies or {}
+        self._groups = {name: asyncio.Semaphore(limit) for name, limit in (groups or {}).items()}
+        self._threads = asyncio.Semaphore(THREADS_MAX)
+        self._epochs: OrderedDict[str, int] = OrderedDict()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._loop = asyncio.get_running_loop()
+
+    def start(self, dispatch: Dispatch) -> Callable[[], None] | None:
+        """Run an attempt. Returns what cancels it, or None if it is over already (``deliver`` was called)."""
+        if not self._admit_epoch(dispatch):
+            dispatch.deliver(
+                Report(execution.not_dispatched(dispatch.call, dispatch.context.attempt, "old_epoch"))
+            )
+            return None
+        spec = dispatch.spec
+        if spec.definition.inline and spec.is_async and spec.definition.group not in self._groups:
+            rest = self._run_inline(dispatch)
+            if rest is None:
+                return None
+            return self._track(rest)
+        return self._track(self._run(dispatch))
+
+    async def close(self) -> None:
+        """Cancel what runs and wait for the async part of it; threads are left to end by themselves."""
+        for task in list(self._tasks):
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(list(self._tasks), timeout=GRACE_MS / 1_000)
+
+    def _track(self, work: Coroutine[Any, Any, None]) -> Callable[[], None]:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+        def cancel() -> None:
+            task.cancel()
+
+        return cancel
+
+    def _admit_epoch(self, dispatch: Dispatch) -> bool:
+        """Refuse any epoch below the highest seen for the run."""
+        highest = self._epochs.get(dispatch.run_id, 0)
+        if dispatch.epoch < highest:
+            return False
+        if dispatch.epoch > highest:
+            self._epochs[dispatch.run_id] = dispatch.epoch
+            self._epochs.move_to_end(dispatch.run_id)
+            if len(self._epochs) > EPOCHS_KEPT_MAX:
+                self._epochs.popitem(last=False)
+        return True
+
+    # --- inline ------------------------------------------------------------------------------------------------
+
+    def _run_inline(self, dispatch: Dispatch) -> Coroutine[Any, Any, None] | None:
+        """A trusted non-blocking tool: its first step runs here. None if that was all; else what goes on as a task."""
+        started = time.monotonic()
+        try:
+            step = first_step(_call(dispatch))
+        except (Exception, SystemExit) as error:
+            dispatch.deliver(self._failed(dispatch, error, started))
+            return None
+        if isinstance(step, Finished):
+            dispatch.deliver(self._succeeded(dispatch, step.value, started))
+            return None
+        return self._watch(dispatch, step, started)
+
+    # --- tasks and threads ---------------------------------------------------------------------------------------
+
+    async def _run(self, dispatch: Dispatch) -> None:
+        started = time.monotonic()
+        group = self._groups.get(dispatch.spec.definition.group or "")
+        places = [place for place in (group, None if dispatch.spec.is_async else self._threads) if place]
+        held: list[asyncio.Semaphore] = []
+        try:
+            for place in places:
+                async with asyncio.timeout(_left(dispatch, started)):
+                    await place.acquire()
+                held.append(place)
+        except (TimeoutError, asyncio.CancelledError) as error:
+            for place in held:
+                place.release()
+            code = "expired" if isinstance(error, TimeoutError) else "cancelled"
+            dispatch.deliver(Report(execution.not_dispatched(dispatch.call, dispatch.context.attempt, code)))
+            return
+        if dispatch.spec.is_async:
+            try:
+                await self._watch(dispatch, _call(dispatch), started)
+            finally:
+                for place in held:
+                    place.release()
+        else:
+            await self._watch_thread(dispatch, started, held)
+
+    async def _watch(self, dispatch: Dispatch, work: Coroutine[Any, Any, object], started: float) -> None:
+        """Await an async tool within its validity and report whatever comes of it, exactly once."""
+        attempt = dispatch.context.attempt
+        try:
+            async with asyncio.timeout(_left(dispatch, started)):
+                value = await work
+        except TimeoutError as error:
+            ours = _left(dispatch, started) <= 0
+            report = (
+                Report(execution.timed_out(dispatch.spec, dispatch.call, attempt, _since(started)))
+                if ours
+                else self._failed(dispatch, error, started)
+            )
+        except asyncio.CancelledError:
+            report = Report(execution.cancelled(dispatch.spec, dispatch.call, attempt, _since(started)))
+        except (Exception, SystemExit) as error:
+            report = self._failed(dispatch, error, started)
+        else:
+            report = self._succeeded(dispatch, value, started)
+        dispatch.deliver(report)
+
+    async def _watch_thread(self, dispatch: Dispatch, started: float, held: list[asyncio.Semaphore]) -> None:
+        done = self._loop.create_future()
+        attempt = dispatch.context.attempt
+        reported = False
+
+        def finish(value: object, error: BaseException | None) -> None:
+            for place in held:
+                place.release()
+            if reported:
+                # Too late to be the attempt's report, but a success still settles an unknown effect.
+                if error is None:
+                    dispatch.deliver(self._succeeded(dispatch, value, started))
+            elif not done.done():
+                done.set_result((value, error))
+
+        def body() -> None:
+            value: object = None
+            raised: BaseException | None = None
+            try:
+                value = dispatch.spec.handler(**_keywords(dispatch))
+            except BaseException as error:
+                raised = error
+            try:
+                self._loop.call_soon_threadsafe(finish, value, raised)
+            except RuntimeError:
+                # The loop is closed: nobody is left to tell, and the log says unknown.
+                return
+
+        threading.Thread(target=body, name=f"tool-{dispatch.spec.name}", daemon=True).start()
+        report: Report
+        try:
+            async with asyncio.timeout(_left(dispatch, started)):
+                value, error = await asyncio.shield(done)
+            report = (
+                self._succeeded(dispatch, value, started)
+                if error is None
+                else self._failed(dispatch, error, started)
+            )
+        except TimeoutError:
+            report = Report(execution.timed_out(dispatch.spec, dispatch.call, attempt, _since(started)))
+        except asyncio.CancelledError:
+            report = await self._grace(dispatch, done, started)
+        reported = True
+        dispatch.context.cancel.set()
+        dispatch.deliver(report)
+
+    async def _grace(
+        self, dispatch: Dispatch, done: asyncio.Future[tuple[object, BaseException | None]], started: float
+    ) -> Report:
+        """A cancelled sync tool is asked and given the grace bound; then it is reported without its answer."""
+        dispatch.context.cancel.set()
+        grace_s = min(GRACE_MS / 1_000, max(_left(dispatch, started), 0.0))
+        try:
+            async with asyncio.timeout(grace_s):
+                value, error = await asyncio.shield(done)
+        except (TimeoutError, asyncio.CancelledError):
+            return Report(
+                execution.cancelled(dispatch.spec, dispatch.call, dispatch.context.attempt, _since(started))
+            )
+        return (
+            self._succeeded(dispatch, value, started)
+            if error is None
+            else self._failed(dispatch, error, started)
+        )
+
+    def _succeeded(self, dispatch: Dispatch, value: object, started: float) -> Report:
+        return execution.succeeded(
+            dispatch.spec,
+            dispatch.call,
+            dispatch.context.attempt,
+            value,
+            view_bytes_max=dispatch.view_bytes_max,
+            duration_ms=_since(started),
+        )
+
+    def _failed(self, dispatch: Dispatch, error: BaseException, started: float) -> Report:
+        executed: Executed = execution.failed(
+            dispatch.spec, dispatch.call, dispatch.context.attempt, error, duration_ms=_since(started)
+        )
+        return Report(executed)
+
+
+def _keywords(dispatch: Dispatch) -> dict[str, object]:
+    keywords = dispatch.spec.bind(dispatch.arguments)
+    if dispatch.spec.takes_ctx:
+        keywords["ctx"] = dispatch.context
+    return keywords
+
+
+async def _call(dispatch: Dispatch) -> object:
+    return await dispatch.spec.handler(**_keywords(dispatch))
+
+
+def _left(dispatch: Dispatch, started: float) -> float:
+    return dispatch.valid_ms / 1_000 - (time.monotonic() - started)
+
+
+def _since(started: float) -> int:
+    return int((time.monotonic() - started) * 1_000)

@@ -1,0 +1,410 @@
+"""A host: one process's share of the runs. It holds the owner row, the drivers, the timers and the kill switches.
+
+Ready runs (created, woken, due, left by a dead host) without a host are taken up as fast as they come, if their pinned
+tools and model are this application's; others are left alone for a host that has them. A host that couldn't renew its
+row for ``SELF_STOP_S`` stops dispatching at once: by then another may have taken its runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final
+from uuid import uuid4
+
+import msgspec
+
+from ..adapters.port import ModelAdapter, Progress
+from ..eventstore.codec import resolve
+from ..eventstore.history import load_run, pins_of
+from ..eventstore.port import Acquired, EventStore, HostRow, NewRun, NotFound, Owned, RunRow, Switch
+from ..eventstore.process_identity import this_process
+from ..eventstore.submit import encode_answer, submit_unhosted
+from ..runtime.commands import CommandAnswer, OutsideCommand, TakeOver, decode_command
+from ..runtime.errors import BoundloopError, HistoryRefused, LogDamaged, OwnedError, RunNotFound, StoreError
+from ..runtime.events import AnyEvent, RunStarted
+from ..runtime.fold import begin
+from ..runtime.pins import Pins
+from ..runtime.policy import Policy
+from ..runtime.state import State
+from ..runtime.toolbox import Toolbox
+from .checks import Gate, contract_kept
+from .driver import RunDriver
+from .executors import Executors
+
+RENEW_S: Final = 2.0
+SELF_STOP_S: Final = 8.0
+TIMER_MAX_S: Final = 60.0
+RUNS_MAX: Final = 50_000
+"""Drivers in one host; beyond it ready runs wait in the store."""
+
+Watcher = Callable[[str, State, tuple[AnyEvent, ...], int], None]
+ProgressWatcher = Callable[[str, Progress], None]
+
+
+class Host:
+    """Everything of one process. Made and used on one event loop: ``open``, then ``start_run``/``submit``, ``close``."""
+
+    def __init__(
+        self,
+        store: EventStore,
+        *,
+        toolbox: Toolbox,
+        policy: Policy,
+        adapter: ModelAdapter | None,
+        permissions_of: Callable[[str, str], frozenset[str]],
+        groups: Mapping[str, int] | None = None,
+        dependencies: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.store = store
+        self.host_id = f"h_{uuid4().hex[:16]}"
+        self._pins_stored: set[bytes] = set()
+        self.gate = Gate(toolbox, policy, permissions_of, self.switched_off)
+        self.executors = Executors(groups=groups, dependencies=dependencies)
+        self.adapter = adapter
+        self.watchers: list[Watcher] = []
+        self.progress_watchers: list[ProgressWatcher] = []
+        self.parked_watchers: list[Callable[[str, State], None]] = []
+        self.failed: BaseException | None = None
+        self.failures: dict[str, BaseException] = {}
+        self._drivers: dict[str, RunDriver] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._locks: dict[str, asyncio.Lock] = {}
+        self._not_ours: set[str] = set()
+        self._switches: list[Switch] = []
+        self._loop = asyncio.get_running_loop()
+        self._ready = asyncio.Event()
+        self._closing = False
+        self._renewed_at = time.monotonic()
+        self._background: list[asyncio.Task[None]] = []
+
+    async def open(self, *, dead_hosts: Sequence[str] = ()) -> None:
+        """Register, learn the switches, begin to take up ready runs. ``dead_hosts`` are proven dead by the caller."""
+        for host_id in dead_hosts:
+            await self.store.drop_host(host_id)
+        process = this_process()
+        await self.store.register_host(
+            HostRow(
+                host_id=self.host_id,
+                node=process.host,
+                pid=process.pid,
+                pid_start=process.pid_start,
+                boot_id=process.boot_id,
+            )
+        )
+        self._switches = await self.store.switches()
+        self._renewed_at = time.monotonic()
+        self._background = [
+            self._loop.create_task(self._renew()),
+            self._loop.create_task(self._take_up_ready()),
+        ]
+        self._ready.set()
+
+    async def close(self) -> None:
+        """Stop all drivers where they stand (their runs become ready for the next host) and give up the row."""
+        self._closing = True
+        for task in self._background:
+            task.cancel()
+        await asyncio.gather(*self._background, return_exceptions=True)
+        await self._stop_drivers()
+        await self.executors.close()
+        if self.failed is None:
+            await self.store.drop_host(self.host_id)
+
+    async def _stop_drivers(self) -> None:
+        for driver in self._drivers.values():
+            driver.stop()
+        tasks = list(self._tasks.values())
+        if tasks:
+            await asyncio.wait(tasks, timeout=SELF_STOP_S)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    # --- what a driver asks of its host ------------------------------------------------------------------------
+
+    def adapter_for(self, state: State) -> ModelAdapter:
+        """The adapter of a run; runs whose model isn't here are never taken up."""
+        if self.adapter is None:
+            raise StoreError("no_model", "this host has no model", path=state.run_id)
+        return self.adapter
+
+    def publish(self, run_id: str, state: State, events: tuple[AnyEvent, ...], first_seq: int) -> None:
+        """Committed events to whoever watches."""
+        for watch in self.watchers:
+            watch(run_id, state, events, first_seq)
+
+    def progress(self, run_id: str, item: Progress) -> None:
+        """Provisional notices to whoever watches."""
+        for watch in self.progress_watchers:
+            watch(run_id, item)
+
+    def switched_off(self, tenant: str, tool: str) -> str:
+        """The scope of a kill switch that is on for this tenant and tool; empty if none is."""
+        for switch in self._switches:
+            if switch.scope == "global" or switch.target == (tenant if switch.scope == "tenant" else tool):
+                return switch.scope
+        return ""
+
+    async def set_switch(self, switch: Switch, *, on: bool) -> None:
+        """Turn a kill switch; what is dispatched after this returns has seen it."""
+        await self.store.set_switch(switch, on=on)
+        self._switches = await self.store.switches()
+
+    # --- runs --------------------------------------------------------------------------------------------------
+
+    async def start_run(
+        self, event: RunStarted, pins: Pins, digest: bytes, encoded: bytes, root_id: str
+    ) -> None:
+        """Host a new run; returns when ``run_started`` is durable. Raises ``StoreError``, or ``BoundloopError`` for a
+        run id that is taken."""
+        self._refuse_if_failed()
+        run_id = event.run_id
+        async with self._lock(run_id):
+            known = digest in self._pins_stored
+            now = self.store.now_ms()
+            state = begin(event, pins, now)
+            driver = RunDriver(
+                self,
+                state,
+                head=bytes(32),
+                epoch=1,
+                create=NewRun(
+                    tenant=event.tenant,
+                    agent=event.agent,
+                    operation_id=event.operation_id,
+                    parent_id=event.parent_run,
+                    root_id=root_id,
+                ),
+                unsaved=(event,),
+                blobs=() if known else ((digest, encoded),),
+            )
+            self._host(run_id, driver)
+            await self._until_durable(run_id, driver)
+            self._pins_stored.add(digest)
+
+    async def _until_durable(self, run_id: str, driver: RunDriver) -> None:
+        task = self._tasks[run_id]
+        waiting: list[asyncio.Future[Any]] = [driver.durable, task]
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        if not driver.durable.done():
+            error = self.failures.pop(run_id, None)
+            if error is not None:
+                raise error
+            raise OwnedError(0, "another host", path=run_id)
+
+    def _host(self, run_id: str, driver: RunDriver) -> None:
+        self._drivers[run_id] = driver
+        self._tasks[run_id] = self._loop.create_task(self._drive(run_id, driver))
+
+    async def _drive(self, run_id: str, driver: RunDriver) -> None:
+        error: BaseException | None = None
+        try:
+            await driver.drive()
+        except asyncio.CancelledError:
+            raise
+        except BaseException as raised:
+            error = raised
+        finally:
+            if self._drivers.get(run_id) is driver:
+                del self._drivers[run_id]
+                self._tasks.pop(run_id, None)
+        if error is not None:
+            self.failures[run_id] = error
+            if isinstance(error, (HistoryRefused, LogDamaged)):
+                await self._quarantine(run_id, error)
+            else:
+                await self._give_up(run_id, driver)
+        for watch in self.parked_watchers:
+            watch(run_id, driver.state)
+        for command, answer in driver.left_over():
+            if answer is not None and not answer.done():
+                self._loop.create_task(self._submit_again(run_id, command, answer))  # type: ignore[arg-type]  # only outside commands carry an answer
+
+    async def _give_up(self, run_id: str, driver: RunDriver) -> None:
+        """A driver that failed gives its run up without marking it ready: a second try here would fail alike."""
+        self._not_ours.add(run_id)
+        try:
+            await self.store.release(run_id, self.host_id, driver.epoch, ready=False)
+        except StoreError:
+            return
+
+    async def _quarantine(self, run_id: str, error: BoundloopError) -> None:
+        await self.store.mark_damaged(run_id, str(error)[:500])
+
+    async def _submit_again(
+        self, run_id: str, command: OutsideCommand, answer: asyncio.Future[CommandAnswer]
+    ) -> None:
+        try:
+            result = await self.submit(run_id, command)
+        except BaseException as error:
+            if not answer.done():
+                answer.set_exception(error)
+            return
+        if not answer.done():
+            answer.set_result(result)
+
+    def _lock(self, run_id: str) -> asyncio.Lock:
+        lock = self._locks.get(run_id)
+        if lock is None:
+            if len(self._locks) > RUNS_MAX:
+                self._locks = {key: held for key, held in self._locks.items() if held.locked()}
+            lock = self._locks[run_id] = asyncio.Lock()
+        return lock
+
+    def hosted(self, run_id: str) -> State | None:
+        """The live state of a run that is hosted here; it may run ahead of the log inside a step."""
+        driver = self._drivers.get(run_id)
+        return None if driver is None else driver.state
+
+    # --- outside commands --------------------------------------------------------------------------------------
+
+    async def submit(self, run_id: str, command: OutsideCommand) -> CommandAnswer:
+        """Decide an outside command where the run is: by its driver here, or for a run without a host by this process
+        as the store's owner. Raises ``RunNotFound``, ``OwnedError`` or ``StoreError``."""
+        self._refuse_if_failed()
+        driver = self._drivers.get(run_id)
+        if driver is None:
+            async with self._lock(run_id):
+                driver = self._drivers.get(run_id)
+                if driver is None:
+                    return await submit_unhosted(self.store, run_id, command, host_id=self.host_id)
+        answer: asyncio.Future[CommandAnswer] = self._loop.create_future()
+        driver.post(command, answer)
+        task = self._tasks.get(run_id)
+        if task is not None:
+            waiting: list[asyncio.Future[Any]] = [answer, task]
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        return await answer
+
+    async def on_submit(self, run_id: str, command_id: str, data: bytes) -> bytes:
+        """The store's ``SubmitHandler``: encoded command in, encoded answer out."""
+        try:
+            answer = await self.submit(run_id, decode_command(data))
+        except msgspec.DecodeError as error:
+            answer = CommandAnswer(accepted=False, code="command", message=str(error)[:300], actor="caller")
+        except BoundloopError as error:
+            answer = CommandAnswer(accepted=False, code=error.code, message=error.message, actor=error.actor)
+        return encode_answer(answer)
+
+    def on_ready(self, run_ids: Iterable[str]) -> None:
+        """The store's ``ReadyListener``: hosted runs look again, the others are taken up."""
+        for run_id in run_ids:
+            driver = self._drivers.get(run_id)
+            if driver is not None:
+                driver.nudge()
+            self._not_ours.discard(run_id)
+        self._ready.set()
+
+    # --- ready runs and timers ---------------------------------------------------------------------------------
+
+    async def _take_up_ready(self) -> None:
+        while True:
+            wake = await self.store.next_wake_ms()
+            delay = TIMER_MAX_S
+            if wake is not None:
+                delay = min(TIMER_MAX_S, max(0.0, (wake - self.store.now_ms()) / 1_000))
+            if delay > 0:
+                try:
+                    async with asyncio.timeout(delay):
+                        await self._ready.wait()
+                except TimeoutError:
+                    pass
+            self._ready.clear()
+            self._switches = await self.store.switches()
+            run_ids = [
+                run_id for run_id in await self.store.ready_runs(1_000) if run_id not in self._not_ours
+            ]
+            room = RUNS_MAX - len(self._drivers)
+            for run_id in run_ids[:room]:
+                await self.take_up(run_id)
+            if not run_ids:
+                # Due runs that aren't ours would come up again at once: wait for a signal or the longest timer.
+                await self._rest_if_only_foreign(wake)
+
+    async def _rest_if_only_foreign(self, wake: int | None) -> None:
+        if wake is None or wake > self.store.now_ms() or self._ready.is_set():
+            return
+        try:
+            async with asyncio.timeout(RENEW_S):
+                await self._ready.wait()
+        except TimeoutError:
+            return
+
+    async def take_up(self, run_id: str) -> bool:
+        """Acquire a ready run and drive it; False if it isn't ours, isn't free, or can't be read."""
+        async with self._lock(run_id):
+            if run_id in self._drivers or self._closing:
+                return False
+            row = await self.store.run(run_id)
+            if row is None or row.damaged:
+                self._not_ours.add(run_id)
+                return False
+            try:
+                if not await self._is_ours(row):
+                    self._not_ours.add(run_id)
+                    return False
+                answer = await self.store.acquire(run_id, self.host_id)
+                if isinstance(answer, (Owned, NotFound)):
+                    return False
+                state, _ = await load_run(self.store, run_id)
+            except (HistoryRefused, LogDamaged) as error:
+                self._not_ours.add(run_id)
+                await self._quarantine(run_id, error)
+                return False
+            self._host(run_id, self._resumed(state, answer))
+            return True
+
+    def _resumed(self, state: State, answer: Acquired) -> RunDriver:
+        driver = RunDriver(self, state, head=answer.head, epoch=answer.epoch)
+        driver.post(
+            TakeOver(epoch=answer.epoch, host=self.host_id, cause="host_died" if answer.died else "woken")
+        )
+        return driver
+
+    async def _is_ours(self, row: RunRow) -> bool:
+        """Whether this application has the run's tools and its model. Checked from the log, so nothing is guessed."""
+        rows = await self.store.read(row.run_id, rows_max=1)
+        if not rows:
+            return False
+        records = await resolve(rows, self.store.get_blob)
+        started = records[0].event
+        if not isinstance(started, RunStarted):
+            raise HistoryRefused("log_start", "the log does not begin with run_started", path=row.run_id)
+        pins = await pins_of(self.store, started.pins_sha256)
+        adapter = self.adapter
+        if adapter is None or adapter.family != pins.api_family or adapter.model != pins.model:
+            return False
+        for tool in pins.tools:
+            spec = self.gate.toolbox.get(tool.name)
+            if spec is None or not contract_kept(tool, spec.definition):
+                return False
+        return True
+
+    # --- the owner row -----------------------------------------------------------------------------------------
+
+    async def _renew(self) -> None:
+        """Keep the row; stop everything if that fails for too long, by this process's own clock."""
+        while True:
+            await asyncio.sleep(RENEW_S)
+            try:
+                async with asyncio.timeout(SELF_STOP_S):
+                    kept = await self.store.renew_host(self.host_id)
+            except (StoreError, TimeoutError):
+                kept = True
+            else:
+                if kept:
+                    self._renewed_at = time.monotonic()
+            if not kept or time.monotonic() - self._renewed_at > SELF_STOP_S:
+                self.failed = StoreError(
+                    "host_lost", "this process lost its owner row and stopped", path=self.host_id
+                )
+                await self._stop_drivers()
+                return
+
+    def _refuse_if_failed(self) -> None:
+        if self.failed is not None:
+            raise self.failed
+        if self._closing:
+            raise RunNotFound("")

@@ -1,0 +1,93 @@
+"""What a caller gets of a run: a frozen picture taken when it stopped, ended or began to wait."""
+
+from __future__ import annotations
+
+import msgspec
+
+from ..runtime.index import waiting_for
+from ..runtime.orders import shown_phase
+from ..runtime.state import METERED, State
+from ..runtime.stops import unfinished
+
+
+class Approval(msgspec.Struct, frozen=True, kw_only=True):
+    """An open approval: what is to be decided. ``preview`` is canonical JSON."""
+
+    approval_id: str
+    call: str
+    tool: str
+    preview: str
+    expires_at_ms: int
+
+
+class Result(msgspec.Struct, frozen=True, kw_only=True):
+    """One run at one moment.
+
+    ``status`` is ``ended``, ``stopped`` (someone can lift it: ``resumable``), ``waiting`` (for what ``waiting_for``
+    names) or ``running``. ``outcome`` and ``reason`` are empty unless it ended or stopped. ``text`` is the final answer
+    of a completed run. ``spent`` and ``limits`` are per metered quantity; ``overrun`` only where usage passed a limit.
+    """
+
+    run_id: str
+    operation_id: str
+    status: str
+    phase: str
+    outcome: str
+    reason: str
+    detail: str
+    text: str
+    resumable: bool
+    waiting_for: str
+    unfinished: tuple[str, ...]
+    approvals: tuple[Approval, ...]
+    unknown_effects: tuple[str, ...]
+    spent: dict[str, int]
+    overrun: dict[str, int]
+    seq: int
+
+    @property
+    def completed(self) -> bool:
+        """Whether the run ended in success: an explicit final answer, with the evidence that its goal asks for."""
+        return self.outcome == "completed"
+
+
+def result_of(state: State) -> Result:
+    """The picture of this state."""
+    waits = waiting_for(state)
+    if state.phase == "terminated":
+        status = "ended"
+    elif state.phase == "suspended":
+        status = "stopped"
+    else:
+        status = "waiting" if waits else "running"
+    approvals = tuple(
+        Approval(
+            approval_id=call.approval.approval_id,
+            call=call.call,
+            tool=call.tool,
+            preview=call.approval.preview.decode(),
+            expires_at_ms=call.approval.expires_at_ms,
+        )
+        for call in state.calls.values()
+        if call.phase == "waiting_approval" and call.approval is not None
+    )
+    meters = {name: getattr(state.meters, name) for name in METERED}
+    open_unknown = [call.call for call in state.calls.values() if call.phase == "reconciling"]
+    return Result(
+        run_id=state.run_id,
+        operation_id=state.operation_id,
+        status=status,
+        phase=shown_phase(state),
+        outcome=state.outcome,
+        reason=state.reason,
+        detail=state.detail,
+        text=state.final_text,
+        resumable=state.phase == "suspended",
+        waiting_for=waits,
+        unfinished=state.unfinished if state.outcome else unfinished(state),
+        approvals=approvals,
+        unknown_effects=(*open_unknown, *state.unknown_calls),
+        spent={name: meter.spent for name, meter in meters.items()},
+        overrun={name: meter.overrun for name, meter in meters.items() if meter.overrun},
+        seq=state.seq,
+    )
