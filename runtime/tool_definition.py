@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from functools import cached_property
-from typing import Any, Final, Literal, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast
 
 import msgspec
 
 from .canonical import JSON, canonical_bytes, sha256
-from .schema import Validator, compile_schema
+
+if TYPE_CHECKING:
+    from .schema import Validator
 
 Risk: TypeAlias = Literal["read", "write", "irreversible"]
 FarSide: TypeAlias = Literal["none", "natural", "keyed", "queryable"]
@@ -102,10 +104,14 @@ class ToolDefinition(msgspec.Struct, frozen=True, kw_only=True, dict=True, forbi
 
     @cached_property
     def _parameters_validator(self) -> Validator:
+        from .schema import compile_schema  # who only reads a log compiles nothing
+
         return compile_schema(self.parameters)
 
     @cached_property
     def _result_validator(self) -> Validator | None:
+        from .schema import compile_schema
+
         return None if self.result is None else compile_schema(self.result)
 
     @cached_property
