@@ -128,7 +128,8 @@ class Runtime:
     principal is permitted. ``permissions``: of ``principal``, or a callable ``(tenant, principal) -> permissions`` that
     is asked again before every dispatch of an effect. ``groups``: concurrency limits by group name. ``dependencies``:
     what tools find in ``ctx.dependencies``. ``take_over``: end another owner of the file, after proof that it is the one
-    named in the lock. ``clock``: store milliseconds, for tests.
+    named in the lock. ``clock``: store milliseconds, ``loop``: the event loop that this
+    Runtime's thread runs; both for simulation and tests.
 
     Raises ``StoreUrlError``, ``OwnedError`` (another process owns the file), ``NewerSchema``, ``DamagedFile``,
     ``DeclarationError``. On a crash of the process nothing acknowledged is lost: the next Runtime on the file goes on
@@ -151,6 +152,7 @@ class Runtime:
         application: str = "",
         take_over: bool = False,
         clock: Callable[[], int] | None = None,
+        loop: asyncio.AbstractEventLoop | None = None,
         ray: None = None,
     ) -> None:
         if ray is not None:
@@ -167,7 +169,7 @@ class Runtime:
         self._host: Host | None = None
         self._store: EventStore | None = None
         self._owns_store = isinstance(store, str)
-        self._loop = asyncio.new_event_loop()
+        self._loop = asyncio.new_event_loop() if loop is None else loop
         self._thread = threading.Thread(target=self._loop.run_forever, name="boundloop", daemon=True)
         self._thread.start()
         self.aio = AsyncRuntime(self)

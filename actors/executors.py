@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Final
@@ -131,7 +130,7 @@ class Executors:
 
     def _run_inline(self, dispatch: Dispatch) -> Coroutine[Any, Any, None] | None:
         """A trusted non-blocking tool: its first step runs here. None if that was all; else what goes on as a task."""
-        started = time.monotonic()
+        started = _now_s()
         try:
             step = first_step(_call(dispatch))
         except (Exception, SystemExit) as error:
@@ -145,7 +144,7 @@ class Executors:
     # --- tasks and threads ---------------------------------------------------------------------------------------
 
     async def _run(self, dispatch: Dispatch) -> None:
-        started = time.monotonic()
+        started = _now_s()
         group = self._groups.get(dispatch.spec.definition.group or "")
         places = [place for place in (group, None if dispatch.spec.is_async else self._threads) if place]
         held: list[asyncio.Semaphore] = []
@@ -283,9 +282,14 @@ async def _call(dispatch: Dispatch) -> object:
     return await dispatch.spec.handler(**_keywords(dispatch))
 
 
+def _now_s() -> float:
+    """The loop's clock: monotonic, and the one that its time-outs go by."""
+    return asyncio.get_running_loop().time()
+
+
 def _left(dispatch: Dispatch, started: float) -> float:
-    return dispatch.valid_ms / 1_000 - (time.monotonic() - started)
+    return dispatch.valid_ms / 1_000 - (_now_s() - started)
 
 
 def _since(started: float) -> int:
-    return int((time.monotonic() - started) * 1_000)
+    return int((_now_s() - started) * 1_000)
