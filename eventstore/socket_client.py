@@ -226,4 +226,4 @@ class SocketStore:
             self._gone = StoreError("store_closed", "this connection is closed", path=self.path)
         self._writer.close()
         self._listening.cancel()
-        await asyncio.gather(self._listening, return_exceptions=True)
+        await asyncio.gather(self._listening, self._writer.wait_closed(), return_exceptions=True)

@@ -36,6 +36,8 @@ from .sqlite import SqliteStore
 CONNECTIONS_MAX = 64
 """A further connection is told so and closed."""
 
+FIRST_FRAME_WAIT_MS = 2_000
+
 IN_FLIGHT_MAX = 64
 """Requests of one connection in work; the next isn't read before one is answered."""
 
@@ -126,10 +128,7 @@ class SocketServer:
             if not _is_same_user(writer):
                 return
             if len(self._connections) >= CONNECTIONS_MAX:
-                writer.write(
-                    frame(self._failed(0, StoreError("too_many_connections", f"{CONNECTIONS_MAX} are open")))
-                )
-                await writer.drain()
+                await self._turn_away(reader, writer)
                 return
             self._connections.add(task)
             await self._converse(reader, writer)
@@ -137,7 +136,20 @@ class SocketServer:
             return  # the peer is gone, or the server stops: nobody reads an answer
         finally:
             self._connections.discard(task)
+            if self._stopping is not None and self._stopping.is_set():
+                writer.transport.abort()  # a peer that doesn't read must not hold up the owner's end
             writer.close()
+            with contextlib.suppress(ConnectionError):
+                await writer.wait_closed()
+
+    async def _turn_away(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        # Closing with the peer's first frame unread would take the answer away with the connection.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(FIRST_FRAME_WAIT_MS / 1000):
+                await read_frame(reader)
+        error = StoreError("too_many_connections", f"{CONNECTIONS_MAX} are open")
+        writer.write(frame(self._failed(0, error)))
+        await writer.drain()
 
     async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         room = asyncio.Semaphore(IN_FLIGHT_MAX)

@@ -246,40 +246,39 @@ class StoreThread:
             job.error = error
 
     def _write(self, jobs: list[Job]) -> None:
-        """One transaction for all. If it fails, a second one with a savepoint a job finds whose fault it was; if that
-        fails too (a full disk undoes everything), each job gets a transaction of its own."""
-        if self._broken is None:
+        """One transaction for all. If it fails, a second one with a savepoint a job finds whose fault it was, and what
+        became of the first: an append that was committed after all is already done. If that fails too (a full disk
+        undoes everything), each job gets a transaction of its own."""
+        error: BaseException | None = self._broken
+        if error is None:
             error = self._transaction(jobs, self._plain)
-            if error is not None and len(jobs) > 1 and not self._is_hopeless(error):
+            if error is not None and not self._is_hopeless(error):
                 error = self._transaction(jobs, self._with_savepoint)
-                if error is not None and not self._is_hopeless(error):
+                if error is not None and len(jobs) > 1 and not self._is_hopeless(error):
                     for job in jobs:
                         self._write([job])
                     return
-            if error is None:
-                return
+        if error is not None:
             for job in jobs:
                 job.result, job.error = None, error
-        else:
-            for job in jobs:
-                job.error = self._broken
 
     def _transaction(self, jobs: list[Job], one: Callable[[Job], None]) -> BaseException | None:
         """None: committed. Else nothing of it is in the file, and this is why."""
         connection = self.connection
+        mark = self._gathered.mark()
         try:
             connection.execute("BEGIN IMMEDIATE")
             for job in jobs:
                 one(job)
             connection.execute("COMMIT")
         except sqlite3.Error as error:
-            self._roll_back(connection)
+            self._roll_back(connection, mark)
             typed = self._typed(error)
             if _name(error).startswith(_FATAL):
                 self._broken = typed
             return typed
         except BaseException as error:  # noqa: BLE001  a job's own error, such as a run that isn't there
-            self._roll_back(connection)
+            self._roll_back(connection, mark)
             return error
         return None
 
@@ -308,8 +307,8 @@ class StoreThread:
             job.error = self._typed(error) if isinstance(error, sqlite3.Error) else error
         connection.execute("RELEASE one")
 
-    def _roll_back(self, connection: sqlite3.Connection) -> None:
-        self._gathered.forget(0)
+    def _roll_back(self, connection: sqlite3.Connection, mark: int) -> None:
+        self._gathered.forget(mark)
         if (
             connection.in_transaction
         ):  # SQLite rolls back on its own when the disk is full, and a second one raises

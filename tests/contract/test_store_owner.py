@@ -1,0 +1,438 @@
+"""One process owns a file: the lock, who is refused and how, taking over, and the socket for everybody else."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from boundloop.eventstore import socket_server
+from boundloop.eventstore.location import connect_store, open_store
+from boundloop.eventstore.owned import OwnedSqliteStore, lock_path
+from boundloop.eventstore.owner import OwnerText, live_owner, take
+from boundloop.eventstore.process_identity import ProcessIdentity, is_same_process, start_of, this_process
+from boundloop.eventstore.socket_client import SocketStore
+from boundloop.eventstore.socket_protocol import FRAME_BYTES_MAX, socket_address, socket_name
+from boundloop.runtime.errors import OwnedError, StoreError, StoreUrlError
+
+from .log_writer import LogWriter
+
+PATIENCE_S = 60
+ROOT = Path(__file__).parents[2]
+
+OWNER = """
+import asyncio, json, os, sys
+from boundloop.eventstore.location import open_store
+from boundloop.runtime.errors import OwnedError
+
+async def main():
+    print("waiting", flush=True)
+    sys.stdin.readline()
+    try:
+        store = await open_store(sys.argv[1])
+    except OwnedError as error:
+        print(json.dumps({"owned_by": error.pid, "host": error.host}), flush=True)
+        return
+    print(json.dumps({"owner": os.getpid()}), flush=True)
+    await asyncio.get_running_loop().run_in_executor(None, sys.stdin.readline)
+    await store.close()
+
+asyncio.run(main())
+"""
+
+
+@contextmanager
+def program(text: str, *args: str) -> Iterator[subprocess.Popen[str]]:
+    """A Python program with pipes, ended with the block."""
+    with subprocess.Popen(
+        [sys.executable, "-c", text, *args], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def say(process: subprocess.Popen[str]) -> None:
+    assert process.stdin is not None
+    process.stdin.write("\n")
+    process.stdin.flush()
+
+
+def hear(process: subprocess.Popen[str]) -> Any:
+    assert process.stdout is not None
+    line = process.stdout.readline().strip()
+    return json.loads(line) if line.startswith("{") else line
+
+
+@contextmanager
+def owner_of(url: str) -> Iterator[subprocess.Popen[str]]:
+    """Another process that owns this store."""
+    with program(OWNER, url) as process:
+        assert hear(process) == "waiting"
+        say(process)
+        assert hear(process) == {"owner": process.pid}
+        yield process
+
+
+def url_in(folder: Path) -> str:
+    return f"sqlite:///{folder / 'runs.db'}"
+
+
+# --- the lock --------------------------------------------------------------------------------------------------------
+
+
+def test_of_eight_processes_that_open_a_new_file_one_owns_it(tmp_path: Path) -> None:
+    url = url_in(tmp_path)
+    processes = [
+        subprocess.Popen([sys.executable, "-c", OWNER, url], stdin=-1, stdout=-1, text=True) for _ in range(8)
+    ]
+    try:
+        assert [hear(process) for process in processes] == ["waiting"] * 8
+        for process in processes:
+            say(process)
+        answers = [hear(process) for process in processes]
+        owners = [answer["owner"] for answer in answers if "owner" in answer]
+        assert len(owners) == 1
+        refusals = [answer for answer in answers if "owner" not in answer]
+        assert refusals == [{"owned_by": owners[0], "host": socket.gethostname()}] * 7
+    finally:
+        for process in processes:
+            process.kill()
+            process.communicate()
+
+
+@pytest.mark.asyncio
+async def test_a_stopped_owner_is_named_and_can_be_taken_over_from(tmp_path: Path) -> None:
+    url = url_in(tmp_path)
+    with owner_of(url) as process:
+        peer = await connect_store(url)
+        await LogWriter(peer, "r1").write("acknowledged")
+        await peer.close()
+        os.kill(process.pid, signal.SIGSTOP)
+        for attempt in (open_store(url), connect_store(url)):
+            with pytest.raises(OwnedError) as caught:
+                await attempt
+            assert (caught.value.pid, caught.value.host) == (process.pid, socket.gethostname())
+        store = await open_store(url, take_over=True)
+        assert process.wait(PATIENCE_S) == -signal.SIGKILL
+        assert len(await store.read("r1")) == 1
+        await store.close()
+
+
+def test_taking_over_never_kills_a_reused_pid(tmp_path: Path) -> None:
+    """The lock is held, and its text names a process that lives but is another one than wrote it."""
+    path = str(tmp_path / "runs.db.lock")
+    with program("input()") as victim:
+        began = start_of(victim.pid)
+        assert began is not None
+        wrong = ProcessIdentity(
+            pid=victim.pid, pid_start=began - 1, boot_id=this_process().boot_id, host=socket.gethostname()
+        )
+        lock = take(path)
+        text = OwnerText(process=wrong, token="t")
+        Path(path).write_bytes(msgspec.json.encode(text))
+        with pytest.raises(OwnedError) as caught:
+            take(path, take_over=True)
+        assert caught.value.pid == victim.pid
+        assert victim.poll() is None
+        lock.release()
+
+
+@pytest.mark.parametrize("change", [{"boot_id": "other"}, {"host": "other"}, {"pid_start": 0}, {"pid": 1}])
+def test_a_process_is_only_the_same_with_full_proof(change: dict[str, Any]) -> None:
+    me = this_process()
+    assert is_same_process(me)
+    known = {name: getattr(me, name) for name in me.__struct_fields__} | change
+    assert not is_same_process(ProcessIdentity(**known))
+
+
+@pytest.mark.asyncio
+async def test_the_same_process_is_refused_and_never_kills_itself(tmp_path: Path) -> None:
+    store = await open_store(url_in(tmp_path))
+    for take_over in (False, True):
+        with pytest.raises(OwnedError) as caught:
+            await open_store(url_in(tmp_path), take_over=take_over)
+        assert caught.value.pid == os.getpid()
+    await store.close()
+
+
+@pytest.mark.asyncio
+async def test_two_names_of_one_file_have_one_lock(tmp_path: Path) -> None:
+    store = await open_store(url_in(tmp_path))
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "link.db").symlink_to(tmp_path / "runs.db")
+    with pytest.raises(OwnedError):
+        await open_store(url_in(tmp_path / "other").replace("runs.db", "link.db"))
+    await store.close()
+
+
+@pytest.mark.asyncio
+async def test_the_lock_file_outlives_its_owner_and_its_text_binds_nobody(tmp_path: Path) -> None:
+    path = lock_path(str(tmp_path / "runs.db"))
+    store = await open_store(url_in(tmp_path))
+    owner = live_owner(path)
+    assert owner is not None
+    assert owner.process == this_process()
+    await store.close()
+    assert (tmp_path / "runs.db.lock").stat().st_size > 0
+    assert live_owner(path) is None
+    await (await open_store(url_in(tmp_path))).close()
+
+
+FORK = """
+import os, sys
+from boundloop.eventstore.owner import take
+lock = take(sys.argv[1])
+child = os.fork()
+if child == 0:
+    os.read(0, 1)
+    os._exit(0)
+print("forked", flush=True)
+os.kill(os.getpid(), 9)
+"""
+
+
+def test_a_forked_child_does_not_keep_the_lock(tmp_path: Path) -> None:
+    path = str(tmp_path / "runs.db.lock")
+    with program(FORK, path) as process:
+        assert hear(process) == "forked"
+        assert process.wait(PATIENCE_S) == -signal.SIGKILL
+        take(path).release()
+        say(process)
+
+
+def test_a_lock_path_that_is_a_link_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "precious").write_text("kept")
+    (tmp_path / "runs.db.lock").symlink_to(tmp_path / "precious")
+    with pytest.raises(StoreError) as caught:
+        take(str(tmp_path / "runs.db.lock"))
+    assert caught.value.code == "lock_unusable"
+    assert (tmp_path / "precious").read_text() == "kept"
+
+
+FORGETFUL = """
+import asyncio, sys
+from boundloop.eventstore.location import open_store
+from tests.contract.log_writer import LogWriter
+
+async def main():
+    store = await open_store(sys.argv[1])
+    await LogWriter(store, "r1").write("acknowledged")
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.asyncio
+async def test_a_program_that_forgets_to_close_ends_and_loses_nothing(tmp_path: Path) -> None:
+    done = subprocess.run(  # noqa: ASYNC221  nothing else runs here
+        [sys.executable, "-c", FORGETFUL, url_in(tmp_path)],
+        timeout=PATIENCE_S,
+        check=False,
+        capture_output=True,
+        cwd=ROOT,
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+    store = await open_store(url_in(tmp_path))
+    assert len(await store.read("r1")) == 1
+    await store.close()
+
+
+@pytest.mark.asyncio
+async def test_a_failed_opening_gives_the_lock_back(tmp_path: Path) -> None:
+    (tmp_path / "runs.db").write_bytes(b"no database at all")
+    for _ in range(2):
+        with pytest.raises(StoreError) as caught:
+            await open_store(url_in(tmp_path))
+        assert caught.value.code == "damaged_file"
+    assert live_owner(lock_path(str(tmp_path / "runs.db"))) is None
+
+
+@pytest.mark.asyncio
+async def test_an_opening_that_is_cancelled_gives_the_lock_back(tmp_path: Path) -> None:
+    opening = asyncio.ensure_future(open_store(url_in(tmp_path)))
+    await asyncio.sleep(0)
+    opening.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await opening
+    while True:  # the thread that was taking the lock gives it back when it has it
+        try:
+            store = await open_store(url_in(tmp_path))
+            break
+        except OwnedError:
+            continue
+    await store.close()
+
+
+# --- the socket ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.asyncio
+async def test_the_socket_is_the_owners_alone_and_goes_with_it(tmp_path: Path) -> None:
+    store = await open_store(url_in(tmp_path))
+    path = tmp_path / "runs.db.sock"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    await store.close()
+    assert not path.exists()
+
+
+@pytest.mark.asyncio
+async def test_a_dead_owners_socket_is_replaced_and_a_file_in_its_place_is_not(tmp_path: Path) -> None:
+    with owner_of(url_in(tmp_path)) as process:
+        process.kill()
+        process.wait(PATIENCE_S)
+    assert (tmp_path / "runs.db.sock").is_socket()
+    await (await open_store(url_in(tmp_path))).close()
+    (tmp_path / "runs.db.sock").write_text("mine")
+    with pytest.raises(StoreError) as caught:
+        await open_store(url_in(tmp_path))
+    assert caught.value.code == "socket_unusable"
+    assert (tmp_path / "runs.db.sock").read_text() == "mine"
+    assert live_owner(lock_path(str(tmp_path / "runs.db"))) is None
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("name", ["runs.db", "n" * 200 + ".db"])
+async def test_a_path_too_long_for_a_socket_address_is_served(tmp_path: Path, name: str) -> None:
+    folder = tmp_path / ("d" * 100) / ("e" * 100)
+    folder.mkdir(parents=True)
+    url = f"sqlite:///{folder / name}"
+    owner = await open_store(url)
+    peer = await connect_store(url)
+    assert isinstance(peer, SocketStore)
+    await LogWriter(peer, "r1").write("one")
+    assert len(await owner.read("r1")) == 1
+    await peer.close()
+    await owner.close()
+
+
+@pytest.mark.asyncio
+async def test_without_an_owner_a_command_owns_the_file_meanwhile(tmp_path: Path) -> None:
+    with pytest.raises(StoreUrlError) as caught:
+        await connect_store(url_in(tmp_path), must_exist=True)
+    assert caught.value.message == "there is no such file"
+    store = await connect_store(url_in(tmp_path))
+    assert isinstance(store, OwnedSqliteStore)
+    await store.close()
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"GET / HTTP/1.1\r\n\r\n",
+        (FRAME_BYTES_MAX + 1).to_bytes(4, "big"),
+        (3).to_bytes(4, "big") + b"\xc1\xc1\xc1",
+        (5).to_bytes(4, "big") + b"\x93\x01",
+    ],
+    ids=["text", "oversized", "no msgpack", "cut short"],
+)
+async def test_a_broken_frame_ends_its_connection_only(tmp_path: Path, sent: bytes) -> None:
+    owner = await open_store(url_in(tmp_path))
+    reader, writer = await asyncio.open_unix_connection(str(tmp_path / "runs.db.sock"))
+    writer.write(sent)
+    writer.write_eof()
+    assert await asyncio.wait_for(reader.read(), PATIENCE_S) == b""
+    writer.close()
+    peer = await connect_store(url_in(tmp_path))
+    await LogWriter(peer, "r1").write("one")
+    await peer.close()
+    await owner.close()
+
+
+@pytest.mark.asyncio
+async def test_connections_are_bounded_and_the_surplus_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(socket_server, "CONNECTIONS_MAX", 2)
+    owner = await open_store(url_in(tmp_path))
+    peers = [await connect_store(url_in(tmp_path)) for _ in range(2)]
+    with pytest.raises(StoreError) as caught:
+        await connect_store(url_in(tmp_path))
+    assert caught.value.code == "too_many_connections"
+    for peer in peers:
+        assert await peer.hosts() == []
+        await peer.close()
+    await owner.close()
+
+
+@pytest.mark.asyncio
+async def test_when_the_owner_dies_open_calls_are_told_so(tmp_path: Path) -> None:
+    url = url_in(tmp_path)
+    with owner_of(url) as process:
+        peer = await connect_store(url)
+        os.kill(process.pid, signal.SIGSTOP)
+        pending = asyncio.ensure_future(peer.hosts())
+        await asyncio.sleep(0)
+        process.kill()
+        for call in (pending, peer.hosts()):
+            with pytest.raises(StoreError) as caught:
+                await call
+            assert caught.value.code == "owner_gone"
+        await peer.close()
+
+
+@pytest.mark.asyncio
+async def test_closing_the_owner_does_not_wait_for_a_handler_that_never_answers(tmp_path: Path) -> None:
+    begun = asyncio.Event()
+
+    async def never(run_id: str, command_id: str, command: bytes) -> bytes:
+        begun.set()
+        await asyncio.Event().wait()
+        return b""
+
+    owner = await open_store(url_in(tmp_path), on_submit=never)
+    peer = await connect_store(url_in(tmp_path))
+    pending = asyncio.ensure_future(peer.submit("r1", "k1", b"x"))
+    await begun.wait()
+    await asyncio.wait_for(owner.close(), PATIENCE_S)
+    with pytest.raises(StoreError) as caught:
+        await pending
+    assert caught.value.code == "owner_gone"
+    await peer.close()
+
+
+@pytest.mark.asyncio
+async def test_reading_works_while_the_applications_loop_is_blocked(tmp_path: Path) -> None:
+    """The owner's loop stands still until another process has read through the socket."""
+    url = url_in(tmp_path)
+    owner = await open_store(url)
+    await LogWriter(owner, "r1").write("one")
+    script = (
+        "import asyncio, sys\n"
+        "from boundloop.eventstore.location import connect_store\n"
+        "async def main():\n"
+        "    store = await connect_store(sys.argv[1])\n"
+        "    print(len(await store.read('r1')))\n"
+        "    await store.close()\n"
+        "asyncio.run(main())\n"
+    )
+    done = subprocess.run(  # noqa: ASYNC221  blocking the loop is the point
+        [sys.executable, "-c", script, url], timeout=PATIENCE_S, check=True, capture_output=True, text=True
+    )
+    assert done.stdout == "1\n"
+    await owner.close()
+
+
+def test_socket_names_and_addresses_fit(tmp_path: Path) -> None:
+    assert socket_name("/a/runs.db") == "runs.db.sock"
+    assert len(socket_name("/a/" + "x" * 255)) < 64
+    assert socket_name("/a/" + "x" * 255) != socket_name("/a/" + "x" * 254)
+    folder = tmp_path / ("d" * 120)
+    folder.mkdir()
+    with socket_address(str(folder), "s") as address:
+        assert len(address) < 108
+        assert os.path.dirname(os.path.realpath(address)) == str(folder)
