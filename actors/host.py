@@ -25,6 +25,7 @@ from ..runtime.commands import CommandAnswer, OutsideCommand, TakeOver, decode_c
 from ..runtime.errors import BoundloopError, HistoryRefused, LogDamaged, OwnedError, RunNotFound, StoreError
 from ..runtime.events import AnyEvent, RunStarted
 from ..runtime.fold import begin
+from ..runtime.orders import wake_at_ms
 from ..runtime.pins import Pins
 from ..runtime.policy import Policy
 from ..runtime.state import State
@@ -75,6 +76,7 @@ class Host:
         self._switches: list[Switch] = []
         self._loop = asyncio.get_running_loop()
         self._ready = asyncio.Event()
+        self._sleeps_until_ms = 0
         self._closing = False
         self._renewed_at = time.monotonic()
         self._background: list[asyncio.Task[None]] = []
@@ -216,6 +218,10 @@ class Host:
                 await self._quarantine(run_id, error)
             else:
                 await self._give_up(run_id, driver)
+        due_ms = wake_at_ms(driver.state)
+        if due_ms is not None and due_ms < self._sleeps_until_ms:
+            # Parked with a timer that comes before what the host sleeps for: it has to look at the index again.
+            self._ready.set()
         for watch in self.parked_watchers:
             watch(run_id, driver.state)
         for command, answer in driver.left_over():
@@ -306,6 +312,7 @@ class Host:
             if wake is not None:
                 delay = min(TIMER_MAX_S, max(0.0, (wake - self.store.now_ms()) / 1_000))
             if delay > 0:
+                self._sleeps_until_ms = self.store.now_ms() + int(delay * 1_000)
                 try:
                     async with asyncio.timeout(delay):
                         await self._ready.wait()

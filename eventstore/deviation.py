@@ -55,7 +55,7 @@ _BY_REASON: Final[dict[str, DeviationClass]] = {
     "context_exhausted": "context",
     "model_failed": "model",
     "model_refusal": "model",
-    "content_filter": "model",
+    "content_filtered": "model",
     "truncated": "model",
     "empty_response": "model",
     "no_progress": "choice",

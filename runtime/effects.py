@@ -151,7 +151,7 @@ def executed(state: State, command: Executed, now_ms: int) -> Decision:
         outcome = "unknown"
     elif not effect and outcome == "unknown":
         outcome = "failed"
-    retry_at = _retry_at(state, call, command.retryable, now_ms) if outcome != "succeeded" else 0
+    retry_at = _retry_at(state, call, command.retryable, now_ms) if outcome == "failed" else 0
     event = e.CallExecuted(
         call.call,
         call.attempt,

@@ -21,7 +21,7 @@ REASONS: Final[dict[str, tuple[Outcome, bool]]] = {
     # reason: (outcome, liftable)
     "final": ("completed", False),
     "model_refusal": ("refused", False),
-    "content_filter": ("refused", False),
+    "content_filtered": ("refused", False),
     "max_turns": ("incomplete", True),
     "max_tool_calls": ("incomplete", True),
     "budget_tokens": ("incomplete", True),

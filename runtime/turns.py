@@ -265,7 +265,7 @@ def judge(state: State, now_ms: int) -> Decision:
         case "refused":
             return stop(state, "model_refusal")
         case "filtered":
-            return stop(state, "content_filter")
+            return stop(state, "content_filtered")
         case "context_exceeded":
             return stop(state, "context_exhausted", "said by the provider")
         case "paused":
