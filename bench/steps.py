@@ -1,0 +1,113 @@
+"""w1: tool steps a second, for one run and for many at once, and how the cost of a step grows with a run's length."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+
+from boundloop.actors import Runtime
+
+from bench.measure import Facts, Figures, Stopwatch, medians, repeated, rounded, store_bytes
+from bench.workload import Lane, ToolKind, insist_completed, model_for, run_all, store_of, tool_for
+
+GROWTH_SHORT = 100
+GROWTH_LONG = 10_000
+SHORT_RUNS = 20
+"""Short runs a repeat, one after another: one alone is over in some 50 ms, too little to measure well."""
+
+
+def steps_per_second(
+    folder: str, *, lane: Lane, kind: ToolKind, runs: int, steps: int, store: str, repeat: int
+) -> Facts:
+    """From starting ``runs`` runs until all have ended, in a Runtime that is open already."""
+    _warm_up(folder, lane, kind)
+
+    def once(number: int) -> Figures:
+        return _measured(
+            folder, f"w1_{number}", lane=lane, kind=kind, runs=runs, steps=steps, store=store, rounds=1
+        )
+
+    return {
+        "workload": "w1",
+        "lane": lane,
+        "tool": kind,
+        "runs": runs,
+        "steps": steps,
+        "store": store,
+        **repeated(once, repeat),
+    }
+
+
+def growth(
+    folder: str, *, lane: Lane, kind: ToolKind, store: str, repeat: int, long: int = GROWTH_LONG
+) -> Facts:
+    """One long run against short ones, taken in turns so that a change of the machine's load meets both."""
+    _warm_up(folder, lane, kind)
+    short_samples: list[Figures] = []
+    long_samples: list[Figures] = []
+    ratios: list[Figures] = []
+    for number in range(repeat):
+        short_samples.append(
+            _measured(
+                folder,
+                f"short_{number}",
+                lane=lane,
+                kind=kind,
+                runs=1,
+                steps=GROWTH_SHORT,
+                store=store,
+                rounds=SHORT_RUNS,
+            )
+        )
+        long_samples.append(
+            _measured(
+                folder, f"long_{number}", lane=lane, kind=kind, runs=1, steps=long, store=store, rounds=1
+            )
+        )
+        ratios.append(
+            {
+                "growth": short_samples[-1]["steps_per_s"] / long_samples[-1]["steps_per_s"],
+                "growth_cpu": long_samples[-1]["cpu_s_per_1000"] / short_samples[-1]["cpu_s_per_1000"],
+            }
+        )
+    return {
+        "workload": "w1_growth",
+        "lane": lane,
+        "tool": kind,
+        "runs": 1,
+        "store": store,
+        f"steps_{GROWTH_SHORT}": medians(short_samples),
+        f"steps_{long}": medians(long_samples),
+        **medians(ratios),
+    }
+
+
+def _warm_up(folder: str, lane: Lane, kind: ToolKind) -> None:
+    """Import and compile all that a first run would be charged for."""
+    _measured(folder, "warm", lane=lane, kind=kind, runs=1, steps=3, store="sqlite", rounds=1)
+
+
+def _measured(
+    folder: str, name: str, *, lane: Lane, kind: ToolKind, runs: int, steps: int, store: str, rounds: int
+) -> Figures:
+    """``rounds`` times ``runs`` runs in a new store; bytes count every file of the store, its empty pages too."""
+    where, path = store_of(store, folder, name)
+    events = 0
+    with Runtime(store=where, model=model_for(steps), tools=[tool_for(kind, lane)]) as runtime:
+        watch = Stopwatch()
+        with watch:
+            for _ in range(rounds):
+                results = asyncio.run(run_all(runtime, runs))
+                insist_completed(results)
+                events += sum(result.seq for result in results)
+    total = rounds * runs * steps
+    figures: Figures = {
+        "steps_per_s": total / watch.wall_s,
+        "us_per_step": watch.wall_s / total * 1e6,
+        "cpu_s_per_1000": watch.cpu_s / total * 1_000,
+        "events_per_step": events / total,
+    }
+    if path:
+        figures["bytes_per_step"] = rounded(store_bytes(path) / total)
+        os.unlink(path)
+    return figures
