@@ -41,7 +41,7 @@ from .port import (
     NotFound,
     Owned,
 )
-from .process_identity import this_process
+from .process_identity import start_of, this_process
 
 TRIES_MAX = 8
 """How often a command is decided anew because another host got between; then it is a ``ConflictError``."""
@@ -219,3 +219,17 @@ async def host_for_one_command(store: EventStore) -> AsyncIterator[str]:
         yield host_id
     finally:
         await asyncio.shield(store.drop_host(host_id))
+
+
+async def proved_dead(store: EventStore) -> tuple[str, ...]:
+    """Hosts of this machine whose process is gone, by pid, start time and boot: they needn't expire first. For
+    whoever holds the file's lock: no other process can be this file's host then."""
+    here = this_process()
+    return tuple(
+        host.host_id
+        for host in await store.hosts()
+        if host.node == here.host
+        and host.boot_id
+        and host.pid_start
+        and (host.boot_id != here.boot_id or start_of(host.pid) != host.pid_start)
+    )

@@ -1,0 +1,160 @@
+"""An application as one object, so that a command line can run it: ``boundloop run MODULE:SPEC``.
+
+``SPEC`` names an ``Application``, or a function without parameters that makes one. The text ``MODULE:SPEC`` is recorded
+in each run that is started so, and says where the run's code is.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from ..adapters.port import ModelAdapter
+from ..runtime.errors import BoundloopError, CallerError
+from ..runtime.goal import Goal
+from ..runtime.limits import Limits
+from ..runtime.policy import Policy
+from ..runtime.prices import PriceTable
+from ..runtime.tool import ToolSpec
+from ..runtime.toolbox import Toolbox
+
+if TYPE_CHECKING:
+    from ..runtime.state import State
+    from .client import Runtime
+
+Tools = Toolbox | Iterable[Callable[..., Any] | ToolSpec]
+
+
+class ApplicationError(CallerError):
+    """``MODULE:SPEC`` can't be loaded, or is no ``Application``."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Application:
+    """Everything that a run needs beside its input. The fields are those of ``Runtime`` and of ``Runtime.start``.
+
+    ``input`` is used where the command line gives none, ``store`` where it names none.
+    """
+
+    model: ModelAdapter | str
+    limits: Limits
+    tools: Tools = ()
+    input: str = ""
+    store: str = ""
+    goal: Goal | str | None = None
+    offered: Iterable[str] | None = None
+    system: str = ""
+    agent: str = "agent"
+    on_stop: str = "suspend"
+    policy: Policy | None = None
+    prices: PriceTable | None = None
+    tenant: str = "default"
+    principal: str = "local"
+    permissions: frozenset[str] | Iterable[str] | Callable[[str, str], frozenset[str]] = frozenset()
+    groups: Mapping[str, int] | None = None
+    dependencies: Mapping[str, Any] | None = None
+    reference: str = field(default="")
+
+    def runtime(self, store: str, *, take_over: bool = False, reference: str = "") -> Runtime:
+        """A ``Runtime`` of this application on ``store``. Raises as ``Runtime``."""
+        from .client import Runtime
+
+        return Runtime(
+            store=store,
+            model=self.model,
+            tools=self.tools,
+            policy=self.policy,
+            prices=self.prices,
+            tenant=self.tenant,
+            principal=self.principal,
+            permissions=self.permissions,
+            groups=self.groups,
+            dependencies=self.dependencies,
+            application=reference or self.reference,
+            take_over=take_over,
+        )
+
+    def start_options(self) -> dict[str, Any]:
+        """The keywords of ``Runtime.start``, but for ids."""
+        return {
+            "limits": self.limits,
+            "goal": self.goal,
+            "tools": self.offered,
+            "system": self.system,
+            "agent": self.agent,
+            "on_stop": self.on_stop,
+        }
+
+
+def load_application(reference: str) -> Application:
+    """The application that ``MODULE:SPEC`` names. MODULE is an import path, looked up from the current folder first, or
+    a file that ends in ``.py``. Raises ``ApplicationError``, or the error of a wrong declaration in it."""
+    module_name, _, attribute = reference.rpartition(":")
+    if not module_name or not attribute:
+        raise ApplicationError("application_reference", "write MODULE:SPEC or FILE.py:SPEC", path=reference)
+    found: Any = _guarded(reference, lambda: _module(module_name))
+    for name in attribute.split("."):
+        if not hasattr(found, name):
+            raise ApplicationError("application_missing", f"it holds no {name}", path=reference)
+        found = getattr(found, name)
+    if callable(found) and not isinstance(found, Application):
+        found = _guarded(reference, found)
+    if not isinstance(found, Application):
+        kind = type(found).__name__
+        raise ApplicationError(
+            "application_kind", f"a {kind} is no boundloop.actors.application.Application", path=reference
+        )
+    return found
+
+
+def _guarded(reference: str, load: Callable[[], Any]) -> Any:
+    """Run the application's own code; what it raises is the application's."""
+    try:
+        return load()
+    except BoundloopError:
+        raise
+    except Exception as error:
+        raise ApplicationError(
+            "application_code", f"{type(error).__name__}: {error}", path=reference
+        ) from error
+
+
+def _module(name: str) -> ModuleType:
+    if not name.endswith(".py"):
+        if os.getcwd() not in sys.path:
+            sys.path.insert(0, os.getcwd())
+        return importlib.import_module(name)
+    path = os.path.abspath(name)
+    folder, file = os.path.split(path)
+    spec = importlib.util.spec_from_file_location(file.removesuffix(".py"), path)
+    if not os.path.isfile(path) or spec is None or spec.loader is None:
+        raise ApplicationError("application_file", "there is no such file", path=path)
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # annotations are resolved through it
+    spec.loader.exec_module(module)
+    return module
+
+
+def misfit(runtime: Runtime, state: State) -> str:
+    """Why this application's host leaves the run alone; empty if it takes it."""
+    from .checks import contract_kept
+
+    adapter = runtime.adapter
+    pins = state.pins
+    if adapter is None or (adapter.family, adapter.model) != (pins.api_family, pins.model):
+        return f"the run needs the model {pins.api_family}:{pins.model}"
+    for tool in pins.tools:
+        spec = runtime.toolbox.get(tool.name)
+        if spec is None:
+            return f"the run needs the tool {tool.name}"
+        if not contract_kept(tool, spec.definition):
+            return f"the tool {tool.name} has another contract than the run's"
+    return ""

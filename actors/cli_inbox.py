@@ -1,0 +1,228 @@
+"""Decisions of a person: the inbox, approve and reject, and settling an unknown effect."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ..runtime.commands import Approve, Reject, ResolveCall
+from .cli_output import DAMAGED, OK, Output, Refused
+from .cli_session import Session, approver, new_command_id, on_store, say_who_goes_on
+from .cli_text import safe_json, safe_text, shown_json, when
+
+if TYPE_CHECKING:
+    from ..eventstore.inbox import InboxRow
+
+INBOX_COLUMNS = ("kind", "id", "run", "call", "tool", "since", "expires", "preview")
+
+_is_approval_id = re.compile(r"ap_[0-9a-f]{16}").fullmatch
+
+
+@click.command()
+@click.option("--root", "root_id", metavar="RUN", help="Only this run and the runs below it.")
+@click.option("--tenant")
+@click.option("--limit", type=click.IntRange(1, 1_000), default=50, show_default=True)
+@on_store
+async def inbox(session: Session, root_id: str | None, tenant: str | None, limit: int) -> int:
+    """What waits for a person: approvals with what would be done, and effects of which nobody knows."""
+    from ..eventstore.inbox import gather_inbox
+
+    out = session.out
+    found = await gather_inbox(session.store, tenant=tenant, root_id=root_id, limit=limit)
+    if out.form == "table":
+        for row in found.rows:
+            print_request(out, row)
+        out.line(f"{len(found.rows)} waiting." if found.rows else "Nothing waits for a person.")
+    else:
+        out.rows(INBOX_COLUMNS, [_view(row) for row in found.rows])
+    if found.truncated:
+        out.note("There are more: raise --limit, or choose with --root or --tenant.")
+    for run_id, error in found.unread:
+        out.note(f"Run {safe_text(run_id)} can't be read: {safe_text(error)}")
+    return DAMAGED if found.unread else OK
+
+
+def print_request(out: Output, row: InboxRow) -> None:
+    """What a person is asked, with the real arguments."""
+    asked = "Approval" if row.kind == "approval" else "Unknown effect"
+    out.line(
+        f"{asked}: {safe_text(row.tool)} ({row.risk}), call {safe_text(row.call)} of run {safe_text(row.run_id)}"
+    )
+    out.line(f"  asked by   {safe_text(row.requester)}, since {when(row.since_ms)}")
+    out.line(f"  arguments  {safe_json(shown_json(row.arguments))}")
+    if row.kind == "approval":
+        if row.preview not in (b"", b"{}"):
+            out.line(f"  preview    {safe_json(shown_json(row.preview))}")
+        out.line(f"  expires    {when(row.expires_at_ms)}")
+        if row.separate_approver:
+            out.line("  who asked may not approve it")
+        out.line(f"  boundloop approve {row.approval_id}")
+    else:
+        run = safe_text(row.run_id)
+        out.line(f"  boundloop call resolve {run} {safe_text(row.call)} --applied JSON | --absent")
+    out.line()
+
+
+def _view(row: InboxRow) -> dict[str, Any]:
+    return {
+        "kind": row.kind,
+        "id": row.approval_id or f"{row.run_id}/{row.call}",
+        "approval": row.approval_id,
+        "run": row.run_id,
+        "call": row.call,
+        "tool": row.tool,
+        "risk": row.risk,
+        "tenant": row.tenant,
+        "agent": row.agent,
+        "operation": row.operation_id,
+        "requester": row.requester,
+        "separate_approver": row.separate_approver,
+        "since": when(row.since_ms),
+        "expires": when(row.expires_at_ms),
+        "round": row.round,
+        "resource_version": row.resource_version,
+        "policy_revision": row.policy_revision,
+        "preview_sha256": row.preview_sha256.hex(),
+        "arguments": shown_json(row.arguments),
+        "preview": shown_json(row.preview) if row.preview else None,
+    }
+
+
+class _Asked:
+    """Which approval a name means. ``seq`` is set if this very command was accepted before."""
+
+    def __init__(self, run_id: str, approval_id: str, row: InboxRow | None, seq: int = 0) -> None:
+        self.run_id = run_id
+        self.approval_id = approval_id
+        self.row = row
+        self.seq = seq
+
+
+async def _find(session: Session, name: str, command_id: str | None) -> _Asked:
+    """By an approval id, or by a run that asks for exactly one approval."""
+    from ..eventstore.history import load_run
+    from ..eventstore.inbox import find_approval, inbox_rows
+
+    if _is_approval_id(name):
+        run_id = await find_approval(session.store, name)
+        if run_id is None:
+            raise Refused("approval_not_found", "no such approval is open", path=name)
+        state, _ = await load_run(session.store, run_id)
+        rows = [row for row in inbox_rows(state) if row.approval_id == name]
+        return _Asked(run_id, name, rows[0] if rows else None)
+    state, records = await load_run(session.store, name)
+    if command_id is not None and command_id in state.commands:
+        seq = state.commands[command_id]
+        return _Asked(name, getattr(records[seq - 1].event, "approval_id", ""), None, seq)
+    asked = [row for row in inbox_rows(state) if row.kind == "approval"]
+    if not asked:
+        raise Refused("approval_not_found", "this run asks for no approval", path=name)
+    if len(asked) > 1:
+        ids = ", ".join(row.approval_id for row in asked)
+        raise click.UsageError(f"run {name} asks for {len(asked)} approvals, name one: {ids}")
+    return _Asked(name, asked[0].approval_id, asked[0])
+
+
+async def _decide(session: Session, asked: _Asked, decided: str, command: Approve | Reject) -> int:
+    seq = asked.seq or (await session.submit(asked.run_id, command)).seq
+    out, by = session.out, command.by
+    if out.form != "table":
+        out.thing(
+            {"decided": decided, "approval": asked.approval_id, "run": asked.run_id, "seq": seq, "by": by}
+        )
+        return OK
+    out.line(f"{decided.capitalize()} {asked.approval_id} as {safe_text(by)}, seq {seq}.")
+    if asked.row is not None:
+        out.line(f"  {safe_text(asked.row.tool)} {safe_json(shown_json(asked.row.arguments))}")
+    await say_who_goes_on(session, asked.run_id)
+    return OK
+
+
+@click.command()
+@click.argument("name", metavar="APPROVAL|RUN")
+@click.option("--reason", default="")
+@click.option(
+    "--command-id", default=None, metavar="ID", help="Of an earlier try: the answer is the first one's."
+)
+@on_store
+async def approve(session: Session, name: str, reason: str, command_id: str | None) -> int:
+    """Approve one preview, by its approval id or by a run that asks for exactly one."""
+    asked = await _find(session, name, command_id)
+    command = Approve(
+        command_id=command_id or new_command_id(),
+        by=approver(),
+        approval_id=asked.approval_id,
+        reason=reason,
+    )
+    return await _decide(session, asked, "approved", command)
+
+
+@click.command()
+@click.argument("name", metavar="APPROVAL|RUN")
+@click.option("--reason", default="")
+@click.option("--stop", is_flag=True, help="End the run too.")
+@click.option(
+    "--command-id", default=None, metavar="ID", help="Of an earlier try: the answer is the first one's."
+)
+@on_store
+async def reject(session: Session, name: str, reason: str, stop: bool, command_id: str | None) -> int:
+    """Say no to one preview. The run goes on without the action, unless --stop."""
+    asked = await _find(session, name, command_id)
+    command = Reject(
+        command_id=command_id or new_command_id(),
+        by=approver(),
+        approval_id=asked.approval_id,
+        reason=reason,
+        on_reject="stop" if stop else "continue",
+    )
+    return await _decide(session, asked, "rejected", command)
+
+
+@click.group()
+def call() -> None:
+    """Settle a call."""
+
+
+@call.command("resolve")
+@click.argument("run_id", metavar="RUN")
+@click.argument("call_id", metavar="CALL")
+@click.option("--applied", "result", default=None, metavar="JSON", help="It took effect, with this result.")
+@click.option("--absent", is_flag=True, help="It took no effect.")
+@click.option("--reason", default="")
+@click.option(
+    "--command-id", default=None, metavar="ID", help="Of an earlier try: the answer is the first one's."
+)
+@on_store
+async def resolve(
+    session: Session,
+    run_id: str,
+    call_id: str,
+    result: str | None,
+    absent: bool,
+    reason: str,
+    command_id: str | None,
+) -> int:
+    """Say what became of an unknown effect, after you looked at the far side."""
+    if (result is None) != absent:
+        raise click.UsageError("say either --applied JSON or --absent")
+    if result == "":
+        raise click.UsageError("--applied takes a JSON value, such as null")
+    by = approver()
+    command = ResolveCall(
+        command_id=command_id or new_command_id(),
+        by=by,
+        call=call_id,
+        outcome="absent" if absent else "applied",
+        result=result or "",
+        reason=reason,
+    )
+    answer = await session.submit(run_id, command)
+    settled = "absent" if absent else "applied"
+    if session.out.form == "table":
+        session.out.line(f"Settled {safe_text(call_id)} as {settled} by {safe_text(by)}, seq {answer.seq}.")
+    else:
+        session.out.thing({"settled": settled, "run": run_id, "call": call_id, "seq": answer.seq, "by": by})
+    await say_who_goes_on(session, run_id)
+    return OK

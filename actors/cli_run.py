@@ -1,0 +1,169 @@
+"""``run``: start a run of an application, or go on with one, and follow it to its end or a wait."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any, Final
+from uuid import uuid4
+
+import click
+
+from ..eventstore.event_line import event_line
+from ..runtime.commands import CommandAnswer, Resume
+from ..runtime.errors import BoundloopError
+from ..runtime.events import AnyEvent, tag_of
+from ..runtime.state import State
+from .application import Application, load_application, misfit
+from .cli_output import FAILED, LIMIT, OK, WAITING, Output, Refused
+from .cli_session import approver, error_of_answer, new_command_id, output_option
+from .cli_text import cut, plain, safe_json, safe_lines, safe_text, shown_json, span, when
+from .client import Runtime
+from .result import Result
+
+TEXT_CHARS_MAX: Final = 120
+
+_LIMIT_REASONS: Final = (
+    "max_turns",
+    "max_tool_calls",
+    "budget_tokens",
+    "budget_cost",
+    "deadline",
+    "context_exhausted",
+)
+
+
+@click.command()
+@click.argument("reference", metavar="MODULE:SPEC")
+@click.argument("text", required=False, default=None, metavar="[INPUT]")
+@click.option("--resume", "run_id", default=None, metavar="RUN", help="Go on with this run, start none.")
+@click.option(
+    "--operation-id", default=None, metavar="ID", help="The business task; runs of one share effects."
+)
+@click.option(
+    "--store", "store_url", envvar="BOUNDLOOP_STORE", default="", metavar="URL", help="Over the SPEC's."
+)
+@click.option("--take-over", is_flag=True, help="End another process that owns the store's file.")
+@output_option
+def run(
+    reference: str,
+    text: str | None,
+    run_id: str | None,
+    operation_id: str | None,
+    store_url: str,
+    take_over: bool,
+    output: Any,
+) -> int:
+    """Start a run of an application, or go on with one, and follow it.
+
+    MODULE is an import path or a FILE.py; SPEC is an Application in it, or a function that makes one. Ends when the run
+    ends (0 or 1), stops at a limit (8), or waits for a person (7). Interrupted, the run stays where it is.
+    """
+    out = Output(output)
+    try:
+        application = load_application(reference)
+        url = store_url or application.store
+        if not url:
+            raise click.UsageError("name a store: --store URL, BOUNDLOOP_STORE, or the SPEC's own")
+        if run_id is not None and (text is not None or operation_id is not None):
+            raise click.UsageError("--resume goes on with a run that has its input and operation id")
+        with application.runtime(url, take_over=take_over, reference=reference) as runtime:
+            following = _Following(runtime, out, run_id or f"r_{uuid4().hex[:20]}")
+            if run_id is None:
+                given = application.input if text is None else text
+                _start(application, following, given, operation_id)
+            else:
+                _go_on(following)
+            result = following.to_rest()
+        print_result(out, result, reference, url)
+        return exit_code_of_result(result)
+    except BoundloopError as error:
+        return out.error(error)
+
+
+class _Following:
+    """Prints the events of one run as they are committed, and waits for its rest."""
+
+    def __init__(self, runtime: Runtime, out: Output, run_id: str) -> None:
+        self.runtime = runtime
+        self.out = out
+        self.run_id = run_id
+        self._committed = threading.Event()
+        runtime.watch(self._watch)
+
+    def _watch(self, run_id: str, state: State, events: tuple[AnyEvent, ...], first_seq: int) -> None:
+        if run_id != self.run_id:
+            return
+        if self.out.form == "table":
+            for seq, event in enumerate(events, first_seq):
+                call, text = event_line(event, TEXT_CHARS_MAX)
+                after = "+" + span(state.at_ms - state.started_at_ms)
+                line = f"{seq:>5}  {after:>9}  {tag_of(event):<18}  {cut(safe_text(call), 8):<6}  {safe_text(text)}"
+                self.out.line(line.rstrip())
+        self._committed.set()
+
+    def to_rest(self) -> Result:
+        """Block until the run ends, stops, or waits for a person. Other waits are waited through."""
+        while True:
+            self._committed.clear()
+            result = self.runtime.result(self.run_id)
+            if result.status != "waiting" or result.waiting_for.startswith(("approval:", "person:")):
+                return result
+            self.out.note(f"       waits for {safe_text(result.waiting_for)}")
+            self._committed.wait()
+
+
+def _start(application: Application, following: _Following, text: str, operation_id: str | None) -> None:
+    following.runtime.start(
+        text, run_id=following.run_id, operation_id=operation_id, **application.start_options()
+    )
+
+
+def _go_on(following: _Following) -> None:
+    runtime, run_id = following.runtime, following.run_id
+    state = runtime.state(run_id)
+    why_not = misfit(runtime, state)
+    if why_not:
+        raise Refused("other_application", why_not, path=run_id)
+    if state.phase == "suspended":
+        command = Resume(command_id=new_command_id(), by=approver())
+        answer: CommandAnswer = runtime.submit(run_id, command)
+        if not answer.accepted:
+            raise error_of_answer(answer, run_id)
+
+
+def exit_code_of_result(result: Result) -> int:
+    """0 for success, 7 where a person is asked, 8 at a limit, else 1."""
+    if result.completed:
+        return OK
+    if result.status == "waiting" or result.reason == "outcome_unknown":
+        return WAITING
+    return LIMIT if result.reason in _LIMIT_REASONS else FAILED
+
+
+def print_result(out: Output, result: Result, reference: str, url: str) -> None:
+    """How it ended, the answer, and what to do next."""
+    if out.form != "table":
+        out.thing(plain(result))
+        return
+    out.line()
+    state = f"{result.outcome}, {result.reason}" if result.outcome else f"waits for {result.waiting_for}"
+    detail = f" ({safe_text(result.detail)})" if result.detail else ""
+    out.line(f"Run {safe_text(result.run_id)} {result.status}: {safe_text(state)}{detail}")
+    if result.text:
+        for line in safe_lines(result.text):
+            out.line("  " + line)
+    for name in result.unfinished if not result.completed else ():
+        out.line(f"Unfinished: {safe_text(name)}")
+    where = f"--store {safe_text(url)}"
+    for approval in result.approvals:
+        out.line(
+            f"Approval {approval.approval_id} of {safe_text(approval.tool)}, until {when(approval.expires_at_ms)}:"
+        )
+        out.line(f"  {safe_json(shown_json(approval.preview.encode()))}")
+        out.line(f"  boundloop approve {approval.approval_id} {where}")
+    if result.approvals or result.resumable:
+        out.line(
+            f"Then go on with: boundloop run {safe_text(reference)} --resume {safe_text(result.run_id)} {where}"
+        )
+    if not result.completed:
+        out.line(f"More: boundloop why {safe_text(result.run_id)} {where}")

@@ -1,0 +1,154 @@
+"""Reading runs: ``runs list``, ``show``, ``log`` and ``replay``."""
+
+from __future__ import annotations
+
+import click
+
+from ..runtime.errors import LogDamaged, RunNotFound
+from .cli_output import OK
+from .cli_session import Session, on_store
+from .cli_text import cut, safe_text, span, when
+
+LOG_LINES_DEFAULT = 1_000
+
+
+@click.group()
+def runs() -> None:
+    """List runs."""
+
+
+@runs.command("list")
+@click.option(
+    "--status", help="As shown: created, executing, waiting_approval, suspended, terminated and so on."
+)
+@click.option("--tenant")
+@click.option("--agent")
+@click.option("--operation", "operation_id", metavar="ID")
+@click.option("--root", "root_id", metavar="RUN", help="Runs of one tree.")
+@click.option("--waiting-for", metavar="PREFIX", help="approval, key, timer or person.")
+@click.option("--limit", type=click.IntRange(1, 1_000), default=50, show_default=True)
+@click.option("--after", default="", metavar="RUN", help="Go on after the last run of the page before.")
+@on_store
+async def list_runs(
+    session: Session,
+    status: str | None,
+    tenant: str | None,
+    agent: str | None,
+    operation_id: str | None,
+    root_id: str | None,
+    waiting_for: str | None,
+    limit: int,
+    after: str,
+) -> int:
+    """Runs, the newest first."""
+    from ..eventstore.port import RunFilter
+    from .cli_run_view import RUN_COLUMNS, row_view
+
+    where = RunFilter(
+        status=status,
+        tenant=tenant,
+        agent=agent,
+        operation_id=operation_id,
+        root_id=root_id,
+        waiting_for_prefix=waiting_for,
+        after=after,
+        limit=limit + 1,
+    )
+    page = await session.store.runs(where)
+    session.out.rows(RUN_COLUMNS, [row_view(row) for row in page[:limit]])
+    if len(page) > limit:
+        session.out.note(f"There are more: --after {safe_text(page[limit - 1].run_id)}")
+    return OK
+
+
+@click.command()
+@click.argument("run_id", metavar="RUN")
+@on_store
+async def show(session: Session, run_id: str) -> int:
+    """One run as it stands: where it is, its open calls, what it spent, its answer."""
+    from ..eventstore.history import load_run
+    from .cli_run_view import print_state, row_view, state_view
+
+    row = await session.store.run(run_id)
+    if row is None:
+        raise RunNotFound(run_id)
+    if row.damaged:
+        session.out.thing(row_view(row))
+        raise LogDamaged(run_id, 0, 0, row.damaged)
+    state, _ = await load_run(session.store, run_id)
+    seen = row_view(row)
+    names = ("created", "updated", "wake_at", "root", "parent", "host", "ready")
+    print_state(session.out, {**state_view(state), **{name: seen[name] for name in names}}, state)
+    return OK
+
+
+@click.command()
+@click.argument("run_id", metavar="RUN")
+@click.option(
+    "--after", "after_seq", type=click.IntRange(0), default=0, metavar="SEQ", help="Only later events."
+)
+@click.option(
+    "--limit",
+    type=click.IntRange(1, 1_000_000),
+    default=LOG_LINES_DEFAULT,
+    show_default=True,
+    metavar="LINES",
+)
+@on_store
+async def log(session: Session, run_id: str, after_seq: int, limit: int) -> int:
+    """What happened, one line an event; times count from the run's start."""
+    from ..eventstore.forensics import timeline
+    from ..eventstore.history import read_records
+
+    out = session.out
+    records = await read_records(session.store, run_id)
+    lines = [line for line in timeline(records) if line.seq > after_seq]
+    shown = lines[:limit]
+    if out.form == "table":
+        # Columns of fixed width, so that pages of one log line up.
+        for line in shown:
+            call = cut(safe_text(line.call), 8)
+            out.line(
+                f"{line.seq:>6}  {'+' + span(line.after_ms):>12}  {line.tag:<18}  {call:<8}  {safe_text(line.text)}".rstrip()
+            )
+    else:
+        columns = ("seq", "at", "after_ms", "epoch", "tag", "call", "text")
+        rows = [
+            {
+                "seq": line.seq,
+                "at": when(line.at_ms),
+                "after_ms": line.after_ms,
+                "epoch": line.epoch,
+                "tag": line.tag,
+                "call": line.call,
+                "text": line.text,
+            }
+            for line in shown
+        ]
+        out.rows(columns, rows)
+    if len(lines) > limit:
+        out.note(f"There are more: --after {shown[-1].seq}")
+    return OK
+
+
+@click.command()
+@click.argument("run_id", metavar="RUN")
+@click.option(
+    "--at", "seq", type=click.IntRange(1), required=True, metavar="SEQ", help="Up to and including SEQ."
+)
+@on_store
+async def replay(session: Session, run_id: str, seq: int) -> int:
+    """The state at a seq, folded from the log alone: no model, no tool, no clock.
+
+    The digest covers every field of the state; two replays of one log give the same.
+    """
+    from ..eventstore.history import fold_to
+    from ..runtime.orders import pending_orders
+    from ..runtime.state import state_digest
+    from .cli_run_view import print_state, state_view
+
+    state, _ = await fold_to(session.store, run_id, seq)
+    orders = [type(order).__name__ for order in pending_orders(state, state.at_ms)]
+    view = {**state_view(state), "orders": orders, "state_sha256": state_digest(state).hex()}
+    print_state(session.out, view, state)
+    return OK
