@@ -127,7 +127,8 @@ def connect(path: str) -> sqlite3.Connection:
             verdict = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
             if verdict != "ok":
                 raise DamagedFile(path, str(verdict)[:500])
-    except sqlite3.Error as error:
+    except (sqlite3.Error, ValueError, TypeError, IndexError) as error:
+        # A damaged schema makes more than SQLite's errors: names that are no UTF-8, rows of other shapes.
         connection.close()
         raise open_error(error, path) from error
     except BaseException:
@@ -136,7 +137,7 @@ def connect(path: str) -> sqlite3.Connection:
     return connection
 
 
-def open_error(error: sqlite3.Error, path: str) -> StoreError:
+def open_error(error: Exception, path: str) -> StoreError:
     """Why opening failed, as a type."""
     name = getattr(error, "sqlite_errorname", "")
     if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):

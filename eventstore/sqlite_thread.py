@@ -240,7 +240,7 @@ class StoreThread:
     def _read(self, job: Job) -> None:
         try:
             job.result = job.run()
-        except sqlite3.Error as error:
+        except (sqlite3.Error, UnicodeDecodeError) as error:
             job.error = self._typed(error)
         except BaseException as error:  # noqa: BLE001  the caller gets it; the thread goes on
             job.error = error
@@ -317,9 +317,9 @@ class StoreThread:
             except sqlite3.Error as error:
                 self._broken = self._typed(error)
 
-    def _typed(self, error: sqlite3.Error) -> StoreError:
+    def _typed(self, error: sqlite3.Error | UnicodeDecodeError) -> StoreError:
         name = _name(error)
-        if name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")):
+        if isinstance(error, UnicodeDecodeError) or name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")):
             typed: StoreError = DamagedFile(self.path, str(error))
         elif name.startswith("SQLITE_FULL") or (
             name.startswith("SQLITE_IOERR_WRITE") and _no_space(self.path)
@@ -370,7 +370,7 @@ def _resolve(jobs: list[Job]) -> None:
             future.set_exception(job.error)
 
 
-def _name(error: sqlite3.Error) -> str:
+def _name(error: BaseException) -> str:
     return str(getattr(error, "sqlite_errorname", ""))
 
 

@@ -275,6 +275,7 @@ class StoreContract:
     async def test_a_held_key_refuses_the_whole_append(self, world: World) -> None:
         await world.writer("r1").write("intent", claim=claim(KEY))
         held = await world.store.ledger_row("acme", KEY)
+        assert held is not None
         second = world.writer("r2")
         await second.write("start")
         assert await second.append("intent", claim=claim(KEY)) == ClaimTaken(held)
@@ -294,8 +295,8 @@ class StoreContract:
         await log.write("again", claim=claim(KEY))
         await log.write("done", settlements=(settlement(KEY, "succeeded"),))
         done = await world.store.ledger_row("acme", KEY)
-        assert await log.append("once more", claim=claim(KEY)) == ClaimTaken(done)
         assert done is not None
+        assert await log.append("once more", claim=claim(KEY)) == ClaimTaken(done)
         assert (done.status, done.result, done.result_sha256) == (
             "succeeded",
             b'{"refunded":true}',

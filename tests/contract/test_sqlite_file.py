@@ -270,7 +270,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[Tampered]:
         connections.append(connection)
         return connection
 
-    monkeypatch.setattr(sqlite_file.sqlite3, "connect", factory)
+    monkeypatch.setattr(sqlite3, "connect", factory)
     return connections
 
 
