@@ -108,6 +108,10 @@ class AsyncRuntime:
         """As ``Runtime.wait``."""
         return await self._on_loop(self._runtime._result(run_id, timeout_s, until="stop"))
 
+    async def state(self, run_id: str) -> State:
+        """As ``Runtime.state``."""
+        return await self._on_loop(self._runtime._load(run_id))
+
     async def submit(self, run_id: str, command: OutsideCommand) -> CommandAnswer:
         """Hand in any outside command; a refusal is an answer here, not an exception."""
         return await self._on_loop(self._runtime._host_of().submit(run_id, command))

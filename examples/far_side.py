@@ -23,7 +23,7 @@ import subprocess
 import sys
 import threading
 from collections import Counter, deque
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler, HTTPServer, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -142,11 +142,11 @@ class FarSide:
         self.process = process
 
     @classmethod
-    def start(cls) -> FarSide:
-        """Start a service of its own. It ends with ``stop``, or when this process ends, however it ends."""
-        process = subprocess.Popen(
-            [sys.executable, str(Path(__file__).resolve())], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-        )
+    def start(cls, *, in_order: bool = False) -> FarSide:
+        """Start a service of its own. It ends with ``stop``, or when this process ends, however it ends. ``in_order``:
+        it serves one caller after the other, so whatever a killed process had sent is done when it answers the next."""
+        command = [sys.executable, str(Path(__file__).resolve()), *(["in-order"] if in_order else [])]
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         assert process.stdout is not None
         line = process.stdout.readline()
         if not line:
@@ -205,11 +205,23 @@ class FarSide:
             connection.close()
 
 
-def serve() -> None:
+class OneDeskServer(HTTPServer):
+    """One caller at a time, in the order in which they came."""
+
+    request_queue_size = 128
+
+
+class ManyDesksServer(ThreadingHTTPServer):
+    """Each caller at once."""
+
+    daemon_threads = True
+    request_queue_size = 128
+
+
+def serve(*, in_order: bool = False) -> None:
     """Serve on a free port of loopback until standard input ends."""
     handler = type("OneDesk", (Desk,), {"books": Books()})
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    server.daemon_threads = True
+    server = (OneDeskServer if in_order else ManyDesksServer)(("127.0.0.1", 0), handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     print(server.server_address[1], flush=True)
     sys.stdin.buffer.read()
@@ -217,4 +229,4 @@ def serve() -> None:
 
 
 if __name__ == "__main__":
-    serve()
+    serve(in_order="in-order" in sys.argv[1:])
