@@ -92,8 +92,8 @@ def _checking_due(state: State, call: CallState, now_ms: int) -> Decision:
             return expired
     if not may_start(state, call):
         return NOTHING
-    # Verdicts of this very moment are the re-check; a read needs none. Everything else is checked again first.
-    if call.key is None or (call.checked_at_ms == now_ms and call.attempt == 0):
+    # Verdicts of this very moment are the re-check; a plain read needs none. Everything else is checked again first.
+    if not call.rechecked or (call.checked_at_ms == now_ms and call.attempt == 0):
         short = limit_short(state, call)
         if short:
             return Decision((e.CallRejected(call.call, "limits", short, LIMIT_TEXT),))
@@ -108,8 +108,8 @@ def _executed_due(state: State, call: CallState, now_ms: int) -> Decision:
         return NOTHING
     if limit_short(state, call):
         return bind_executed(state, call)
-    # An effect that may be tried again is checked again first (``pending_orders`` asks for it).
-    return start(state, call, now_ms) if call.key is None else NOTHING
+    # What is checked before each dispatch is checked before this one too (``pending_orders`` asks for it).
+    return NOTHING if call.rechecked else start(state, call, now_ms)
 
 
 def _wait_for_person(state: State, now_ms: int) -> Decision:
@@ -118,10 +118,9 @@ def _wait_for_person(state: State, now_ms: int) -> Decision:
     unknown = [call for call in opened if needs_person(state, call)]
     if not unknown:
         return NOTHING
-    blocking = [call for call in opened if call not in unknown and call.phase != "checking"]
-    if blocking:
-        return NOTHING
-    if any(call.phase == "checking" and may_start(state, call) for call in opened):
+    # Later calls that were admitted wait for their turn, and it comes only when the unknown effect is settled: also
+    # one that wants the same key, and so waits for this very call.
+    if any(call not in unknown and call.phase not in ("checking", "waiting_key") for call in opened):
         return NOTHING
     return Decision(
         (

@@ -84,11 +84,11 @@ def _order(state: State, call: CallState, now_ms: int, closing: bool) -> Order |
             if not closing:
                 return RunChecks(call.call, 0, False)
         case "checking":
-            if not closing and call.key is not None and may_start(state, call):
+            if not closing and call.rechecked and may_start(state, call):
                 return RunChecks(call.call, call.attempt, True)
         case "executed":
             due = call.outcome == "failed" and 0 < call.retry_at_ms <= now_ms
-            if not closing and due and call.key is not None:
+            if not closing and due and call.rechecked:
                 return RunChecks(call.call, call.attempt, True)
         case "reconciling":
             return _reconciling_order(state, call, now_ms, closing)

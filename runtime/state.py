@@ -96,6 +96,11 @@ class CallState(msgspec.Struct):
         """Whether its result is still to be bound."""
         return self.phase != "bound"
 
+    @property
+    def rechecked(self) -> bool:
+        """Whether every dispatch is checked again first: effects, and reads that a person was asked about."""
+        return self.key is not None or self.approval is not None
+
 
 class Counters(msgspec.Struct):
     """What is counted beside the meters; see ``docs/limits.md`` for each definition."""
