@@ -103,6 +103,14 @@ def test_a_double_and_the_integer_of_its_value_are_one_document() -> None:
     assert canonical_bytes(2.0**60) == canonical_bytes(2**60) == b"1152921504606846976"
 
 
+def test_a_double_beyond_64_bits_comes_back_as_a_double() -> None:
+    for number in (2.0**68, -(2.0**68), 2.0**63):
+        back = decode_canonical(canonical_bytes({"x": number}))
+        assert back == {"x": number}
+        assert isinstance(back, dict)
+        assert type(back["x"]) is float
+
+
 def test_integers_that_are_one_double_are_two_documents() -> None:
     assert canonical_bytes(2**53) != canonical_bytes(2**53 + 1)
 

@@ -252,6 +252,11 @@ def test_a_value_that_holds_itself_ends() -> None:
     assert violation.code == "work"
 
 
+def test_many_siblings_are_not_depth() -> None:
+    siblings: list[Any] = [{"name": "b"}] * 300  # more than references may nest
+    assert compile_schema(TREE)({"root": {"name": "a", "children": siblings}}) is None
+
+
 def test_a_validator_is_reusable_after_a_violation() -> None:
     validator = compile_schema(TREE)
     for _ in range(300):  # more often than references may nest

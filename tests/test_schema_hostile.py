@@ -73,6 +73,10 @@ def test_references_beyond_the_schema_are_refused_and_never_opened(
     assert refusal(schema)[0] == "schema_ref"
 
 
+def test_a_definition_named_like_an_address_doesn_t_make_it_local() -> None:
+    assert refusal({**member({"$ref": "http://x"}), "$defs": {"http://x": {}}})[0] == "schema_ref"
+
+
 def test_a_reference_may_not_hide_behind_a_property_s_name() -> None:
     assert compile_schema(member({"type": "object", "properties": {"$ref": {"type": "string"}}})) is not None
     assert refusal(member({"properties": {"$ref": {"$ref": "http://x"}}})) == (
@@ -245,7 +249,7 @@ def test_a_pattern_matches_the_whole_text_or_nothing() -> None:
         "^(a+)+$", "^(a*)*$", "^(a|a)*$", "^(a|aa)+$", "^(.*a){20}$", "^a*a*a*a*b$", "^(a?){50}a{50}$", "^.*.*=.*$",
         "^([a-z]+)*x$", "^(x+x+)+y$", "^(a{1,9}){1,9}$", "^\\w+\\d+$", "^(a|b|ab)*c$", "^((a|b)*)*$", "^(a+|b)*a$",
         "^(?:[a-z0-9]+\\.?)+$", "^[a-z]+[a-z0-9]*$", "^(|a)+$", "^(a|a)(a|a)(a|a)(a|a)(a|a)(a|a)(a|a)$", "^a?a?a*$",
-        "^(\\s*x?)*$",
+        "^(\\s*x?)*$", "^(|a)a*$", "^()*$",
     ],
 )  # fmt: skip
 def test_patterns_that_can_blow_up_are_refused(pattern: str) -> None:

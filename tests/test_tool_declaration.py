@@ -254,8 +254,8 @@ def test_pydantic_types_are_read_strictly() -> None:
 
 PURE = """
 import sys
-import boundloop.runtime.tool
-@boundloop.runtime.tool.tool(risk="read")
+from boundloop.runtime.tool import tool
+@tool(risk="read")
 def f(a: int, b: "list[str] | None" = None) -> dict:
     "F."
 print("pydantic" in sys.modules)
