@@ -47,6 +47,7 @@ from .shop import BY_NAME, POLICY, pins
 
 T0 = 1_000_000
 ADVANCES_MAX = 2_000
+USAGE = Usage(10, 5)
 
 Arrow = tuple[str, str, str]
 RUN_ARROWS: set[Arrow] = set()
@@ -215,7 +216,7 @@ class Run:
         *calls: ProposedCall,
         finish: FinishKind | None = None,
         text: str = "",
-        usage: Usage | None = Usage(10, 5),
+        usage: Usage | None = USAGE,
         **fields: Any,
     ) -> tuple[e.AnyEvent, ...]:
         """Answer the open model request: with calls, or with a final text."""

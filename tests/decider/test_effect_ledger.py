@@ -18,7 +18,7 @@ from boundloop.runtime.model import ResultItem
 from .shop import BY_NAME, changed, pins
 from .spec import Ledger, Run, call, given
 
-REFUND = {"order_id": "A", "amount": 5}
+REFUND: dict[str, Any] = {"order_id": "A", "amount": 5}
 
 
 def two(tool: str = "refund", **arguments: Any) -> tuple[Run, Run]:
@@ -62,7 +62,7 @@ def test_new_key_executes_with_an_intent_before() -> None:
 
 @pytest.mark.parametrize("held", ["succeeded", "in_flight", "waiting_approval", "unknown"])
 def test_conflict_comes_first(held: str) -> None:
-    first, second = two()
+    first, _ = two()
     if held == "waiting_approval":
         first.ask("c1.0")
     else:
@@ -103,7 +103,7 @@ def test_replay_asks_nobody() -> None:
 
 
 def test_incidental_arguments_differ_and_that_is_said() -> None:
-    first, second = two()
+    first, _ = two()
     first.check("c1.0")
     first.report("c1.0")
     other = Run(ledger=first.ledger, run_id="r3")
@@ -548,7 +548,7 @@ def test_rows_of_the_table_are_all_there() -> None:
     assert admitted is not None
     assert admitted.key is not None
     assert admitted.intent_sha256 is not None
-    expected = {
+    expected: dict[str, list[type[e.AnyEvent]]] = {
         "waiting_approval": [e.CallValidated, e.CallWaiting],
         "in_flight": [e.CallValidated, e.CallWaiting],
         "unknown": [e.CallValidated, e.CallWaiting],

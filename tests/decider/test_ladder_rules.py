@@ -66,7 +66,7 @@ def test_forbidden_and_switched_off_read_alike_to_the_model() -> None:
     for rung in ("authorisation", "policy", "switch"):
         run = Run()
         run.reply(call("refund", order_id="A", amount=5))
-        run.check("c1.0", verdicts=(RungVerdict(rung, "deny", "x"),))  # type: ignore[arg-type]  # literals from a loop
+        run.check("c1.0", verdicts=(RungVerdict(rung, "deny", "x"),))
         texts.add(rejection(run, "c1.0").safe_message)
     assert len(texts) == 1
 
