@@ -100,7 +100,7 @@ class Output:
     """Prints in one format. Whatever is printed for people is escaped."""
 
     def __init__(self, form: Format = "table") -> None:
-        self.form = form
+        self.form: Format = form
 
     @property
     def for_programs(self) -> bool:

@@ -75,9 +75,9 @@ def _made(session: Session, scope: str, target: str, reason: str) -> Switch:
 
     if (scope == "global") == bool(target):
         raise click.UsageError("global takes no name" if target else f"name the {scope}")
-    [known] = [one for one in _SCOPES if one == scope]
+    known: dict[str, Scope] = {one: one for one in _SCOPES}
     return Switch(
-        scope=known, target=target, by=approver(), reason=reason, at_ms=max(0, session.store.now_ms())
+        scope=known[scope], target=target, by=approver(), reason=reason, at_ms=max(0, session.store.now_ms())
     )
 
 

@@ -8,7 +8,7 @@ the first one's seq.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from hashlib import sha256
 from secrets import token_hex
@@ -202,7 +202,7 @@ def _has_work(state: State, now_ms: int) -> bool:
 
 
 @asynccontextmanager
-async def host_for_one_command(store: EventStore) -> AsyncIterator[str]:
+async def host_for_one_command(store: EventStore) -> AsyncGenerator[str]:
     """A host row of this process for the length of a command; yields its id."""
     process = this_process()
     host_id = f"command_{process.pid}_{token_hex(4)}"

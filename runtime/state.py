@@ -20,7 +20,7 @@ from .transitions import CallPhase, RunPhase
 ZERO_DIGEST = bytes(32)
 
 
-class ApprovalState(msgspec.Struct):
+class ApprovalState(msgspec.Struct, gc=False):
     """The approval that a call waits for or has. ``decision`` is empty while nobody decided."""
 
     approval_id: str
@@ -38,7 +38,7 @@ class ApprovalState(msgspec.Struct):
     reason: str = ""
 
 
-class CallState(msgspec.Struct):
+class CallState(msgspec.Struct, gc=False):
     """One proposed call of the open turn, from proposal to its bound result."""
 
     call: str
@@ -234,5 +234,10 @@ class State(msgspec.Struct):
 
 
 def state_digest(state: State) -> bytes:
-    """One hash over every field, for comparing a replay with a live state. Not stored anywhere."""
-    return sha256(msgspec.msgpack.encode(state)).digest()
+    """One hash over every field, for comparing a replay with a live state. Not stored anywhere.
+
+    Pins and tools are covered by ``pins_sha256``: pins that were read back hold the same keys in another order.
+    """
+    covered = ("pins", "tools")
+    fields = [getattr(state, name) for name in State.__struct_fields__ if name not in covered]
+    return sha256(msgspec.msgpack.encode(fields)).digest()

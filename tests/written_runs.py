@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from hashlib import sha256
 from secrets import token_bytes
 from typing import Any, Literal
 
@@ -18,7 +16,7 @@ from boundloop.runtime.fold import begin, evolve
 from boundloop.runtime.goal import Goal
 from boundloop.runtime.index import run_index
 from boundloop.runtime.ladder import admit
-from boundloop.runtime.ledger import Claim, Settlement
+from boundloop.runtime.ledger import Claim, LedgerRow, Settlement
 from boundloop.runtime.limits import LimitValues
 from boundloop.runtime.model import FinishKind, ModelTurn, ProposedCall, Usage
 from boundloop.runtime.orders import Execute, RequestModel, RunChecks, pending_orders
@@ -109,12 +107,13 @@ class WrittenRun:
     # --- what a host would do -----------------------------------------------------------------------------------
 
     def put(self, command: Command) -> None:
-        decision = decide(self.state, command, self.now_ms())
+        now_ms = self.now_ms()
+        decision = decide(self.state, command, now_ms)
         assert decision.refusal is None, decision.refusal
         assert self.claim is None or decision.claim is None, "one claim an append"
         self.claim = self.claim or decision.claim
         for event in decision.events:
-            evolve(self.state, event, self.now_ms())
+            evolve(self.state, event, now_ms)
         self.events += decision.events
         self.settlements += decision.settlements
 
@@ -217,14 +216,21 @@ class WrittenRun:
         preview: object = None,
         deny: RungVerdict | None = None,
         terminal: bool = False,
+        row: LedgerRow | None = None,
     ) -> None:
         """One pass over the rungs of every call that waits for it."""
         for order in pending_orders(self.state, self.now_ms()):
             if isinstance(order, RunChecks):
-                await self._check(order, ask, preview, deny, terminal)
+                await self._check(order, ask, preview, deny, terminal, row)
 
     async def _check(
-        self, order: RunChecks, ask: bool, preview: object, deny: RungVerdict | None, terminal: bool
+        self,
+        order: RunChecks,
+        ask: bool,
+        preview: object,
+        deny: RungVerdict | None,
+        terminal: bool,
+        row: LedgerRow | None,
     ) -> None:
         call = self.state.calls[order.call]
         admitted = None if order.recheck else admit(self.state, call)
@@ -237,6 +243,7 @@ class WrittenRun:
             verdicts=() if deny is None else (deny,),
             terminal=terminal,
             ask=ask,
+            row=row,
             definition_sha256=b"" if definition is None else definition.definition_sha256,
             policy_revision="default-1",
             preview=None if preview is None else json.dumps(preview).encode(),
@@ -268,9 +275,6 @@ class WrittenRun:
                 )
                 self.advance()
                 await self.append()
-
-
-Step = Callable[[WrittenRun], Any]
 
 
 async def finished(store: EventStore, run_id: str, **given: Any) -> WrittenRun:
@@ -307,7 +311,3 @@ def approval_of(run: WrittenRun) -> str:
     [call] = [call for call in run.state.calls.values() if call.phase == "waiting_approval"]
     assert call.approval is not None
     return call.approval.approval_id
-
-
-def digest(data: bytes) -> bytes:
-    return sha256(data).digest()
