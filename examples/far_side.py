@@ -182,15 +182,18 @@ class FarSide:
     def submit(self, key: str, *, timeout_s: float = ANSWER_TIMEOUT_S, **body: object) -> dict[str, Any]:
         """Ask for one effect. Raises ``FarSideError`` for an answer that is an error, ``TimeoutError`` and other
         ``OSError`` or ``http.client.HTTPException`` for none: then it may have happened."""
-        return self._ask("POST", "/submit", {**body, "key": key}, timeout_s)
+        answer: dict[str, Any] = self._ask("POST", "/submit", {**body, "key": key}, timeout_s)
+        return answer
 
     def query(self, key: str) -> dict[str, Any]:
         """``{"applied": bool, "result": … or None}``."""
-        return self._ask("POST", "/query", {"key": key})
+        answer: dict[str, Any] = self._ask("POST", "/query", {"key": key})
+        return answer
 
     def counts(self) -> dict[str, dict[str, int]]:
         """``requests``, ``effects`` and ``queries``, each a count by key (``no key`` for submissions without)."""
-        return self._ask("GET", "/counts", None)
+        answer: dict[str, dict[str, int]] = self._ask("GET", "/counts", None)
+        return answer
 
     def _ask(self, method: str, path: str, body: object, timeout_s: float = ANSWER_TIMEOUT_S) -> Any:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout_s)
