@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any
 
@@ -161,7 +161,7 @@ def socket_name(path: str) -> str:
 
 
 @contextmanager
-def socket_address(folder: str, name: str) -> Iterator[str]:
+def socket_address(folder: str, name: str) -> Generator[str, None, None]:
     """An address of ``folder/name`` that fits, good until the block ends."""
     plain = os.path.join(folder, name)
     if len(os.fsencode(plain)) <= SOCKET_PATH_BYTES_MAX:

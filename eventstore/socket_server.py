@@ -43,31 +43,13 @@ IN_FLIGHT_MAX = 64
 
 _NOTHING = msgspec.Raw(encode(None))
 
-_CALLS: dict[str, Callable[..., Awaitable[object]]] = {
-    "append": lambda store, request: store.append(request),
-    "read": lambda store, run_id, after, rows: store.read(run_id, after_seq=after, rows_max=rows),
-    "run": lambda store, run_id: store.run(run_id),
-    "runs": lambda store, where: store.runs(where),
-    "put_blob": lambda store, data: store.put_blob(data),
-    "get_blob": lambda store, digest: store.get_blob(digest),
-    "ledger_row": lambda store, tenant, key: store.ledger_row(tenant, key),
-    "unknown_effects": lambda store, tenant, limit: store.unknown_effects(tenant, limit),
-    "register_host": lambda store, host: store.register_host(host),
-    "renew_host": lambda store, host_id: store.renew_host(host_id),
-    "drop_host": lambda store, host_id: store.drop_host(host_id),
-    "hosts": lambda store: store.hosts(),
-    "acquire": lambda store, run_id, host_id, dead: store.acquire(run_id, host_id, dead_hosts=dead),
-    "release": lambda store, run_id, host_id, epoch, ready: store.release(
-        run_id, host_id, epoch, ready=ready
-    ),
-    "ready_runs": lambda store, limit: store.ready_runs(limit),
-    "next_wake_ms": lambda store: store.next_wake_ms(),
-    "mark_damaged": lambda store, run_id, reason: store.mark_damaged(run_id, reason),
-    "faults": lambda store: store.faults(),
-    "switches": lambda store: store.switches(),
-    "set_switch": lambda store, switch, on: store.set_switch(switch, on=on),
-    "submit": lambda store, run_id, command_id, command: store.submit(run_id, command_id, command),
+_KEYWORDS = {
+    "read": ("after_seq", "rows_max"),
+    "acquire": ("dead_hosts",),
+    "release": ("ready",),
+    "set_switch": ("on",),
 }
+"""Names of the last arguments of methods that take them by name only."""
 
 
 class SocketServer:
@@ -198,7 +180,12 @@ class SocketServer:
             raise BugError("bad_arguments", str(error)[:200], path=request.op) from error
         if request.op == "hello":
             return Hello(PROTOCOL_VERSION, self._token, os.getpid())
-        return await _CALLS[request.op](self._store, *args)
+        names = _KEYWORDS.get(request.op, ())
+        plain = len(args) - len(names)
+        method: Callable[..., Awaitable[object]] = getattr(
+            self._store, request.op
+        )  # one of ARGUMENTS, checked above
+        return await method(*args[:plain], **dict(zip(names, args[plain:], strict=True)))
 
     def _failed(self, number: int, error: BaseException) -> Answer:
         return Answer(number, self._store.now_ms(), _NOTHING, failure_of(error))

@@ -45,8 +45,8 @@ class World:
     """A store and what moves it: its clock, who hears of ready runs, who handles outside commands."""
 
     clock: FixedClock = field(default_factory=FixedClock)
-    woken: list[str] = field(default_factory=list)
-    submitted: list[tuple[str, str, bytes]] = field(default_factory=list)
+    woken: list[str] = field(default_factory=list[str])
+    submitted: list[tuple[str, str, bytes]] = field(default_factory=list[tuple[str, str, bytes]])
     refuse: StoreError | ConflictError | None = None
     store: EventStore = field(init=False)
 

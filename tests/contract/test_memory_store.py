@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 import pytest
@@ -16,7 +16,7 @@ from .store_contract import StoreContract, World
 @pytest.mark.asyncio
 class TestMemoryStore(StoreContract):
     @asynccontextmanager
-    async def opening(self, folder: str) -> AsyncIterator[World]:
+    async def opening(self, folder: str) -> AsyncGenerator[World, None]:
         world = World()
         world.store = MemoryStore(clock=world.clock, on_submit=world.on_submit, on_ready=world.on_ready)
         yield world

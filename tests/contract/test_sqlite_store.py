@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 import pytest
@@ -22,7 +22,7 @@ def url_in(folder: str) -> str:
 @pytest.mark.asyncio
 class TestSqliteStore(StoreContract):
     @asynccontextmanager
-    async def opening(self, folder: str) -> AsyncIterator[World]:
+    async def opening(self, folder: str) -> AsyncGenerator[World, None]:
         world = World()
         world.store = await open_store(
             url_in(folder), clock=world.clock, on_submit=world.on_submit, on_ready=world.on_ready
@@ -34,7 +34,7 @@ class TestSqliteStore(StoreContract):
 @pytest.mark.asyncio
 class TestSqliteThroughTheSocket(StoreContract):
     @asynccontextmanager
-    async def opening(self, folder: str) -> AsyncIterator[World]:
+    async def opening(self, folder: str) -> AsyncGenerator[World, None]:
         world = World()
         owner = await open_store(
             url_in(folder), clock=world.clock, on_submit=world.on_submit, on_ready=world.on_ready

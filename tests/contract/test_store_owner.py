@@ -10,7 +10,7 @@ import socket
 import stat
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -54,7 +54,7 @@ asyncio.run(main())
 
 
 @contextmanager
-def program(text: str, *args: str) -> Iterator[subprocess.Popen[str]]:
+def program(text: str, *args: str) -> Generator[subprocess.Popen[str], None, None]:
     """A Python program with pipes, ended with the block."""
     with subprocess.Popen(
         [sys.executable, "-c", text, *args], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -78,7 +78,7 @@ def hear(process: subprocess.Popen[str]) -> Any:
 
 
 @contextmanager
-def owner_of(url: str) -> Iterator[subprocess.Popen[str]]:
+def owner_of(url: str) -> Generator[subprocess.Popen[str], None, None]:
     """Another process that owns this store."""
     with program(OWNER, url) as process:
         assert hear(process) == "waiting"
