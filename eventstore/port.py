@@ -25,7 +25,7 @@ HOST_VALID_MS = 10_000
 """How long an owner row holds after its last renewal. Hosts renew every 2 s and stop themselves after 8 s without."""
 
 
-class NewRun(msgspec.Struct, frozen=True, kw_only=True):
+class NewRun(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Carried by the first append of a run only (expected_seq 0)."""
 
     tenant: str
@@ -35,7 +35,7 @@ class NewRun(msgspec.Struct, frozen=True, kw_only=True):
     root_id: str = ""
 
 
-class Append(msgspec.Struct, frozen=True, kw_only=True):
+class Append(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One atomic change of one run.
 
     ``append_id`` makes it idempotent with (run, expected_seq). ``hash`` is the new chain head, computed by
@@ -100,7 +100,7 @@ class ClaimTaken(msgspec.Struct, frozen=True, tag="claim_taken"):
 AppendAnswer = Appended | AlreadyDone | Conflict | Fenced | ClaimTaken
 
 
-class StoredAppend(msgspec.Struct, frozen=True, kw_only=True):
+class StoredAppend(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One row of the log as stored. Events are ``first_seq … first_seq + event_count - 1``."""
 
     run_id: str
@@ -115,7 +115,7 @@ class StoredAppend(msgspec.Struct, frozen=True, kw_only=True):
     hash: bytes
 
 
-class RunRow(msgspec.Struct, frozen=True, kw_only=True):
+class RunRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A run's index row. ``owner`` is the host id, empty when no host has the run."""
 
     run_id: str
@@ -135,7 +135,7 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
     damaged: str = ""
 
 
-class HostRow(msgspec.Struct, frozen=True, kw_only=True):
+class HostRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One process that hosts runs. ``boot_id`` and ``pid_start`` tell a reused pid from the same process."""
 
     host_id: str
@@ -169,7 +169,7 @@ class NotFound(msgspec.Struct, frozen=True, tag="not_found"):
 AcquireAnswer = Acquired | Owned | NotFound
 
 
-class RunFilter(msgspec.Struct, frozen=True, kw_only=True):
+class RunFilter(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """All given fields must match. ``after`` is the run_id that the last page ended with. Newest first."""
 
     tenant: str | None = None
@@ -182,7 +182,7 @@ class RunFilter(msgspec.Struct, frozen=True, kw_only=True):
     limit: int = 100
 
 
-class Switch(msgspec.Struct, frozen=True, kw_only=True):
+class Switch(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A kill switch that is on. ``target`` is empty for global, else the tenant's or tool's name."""
 
     scope: Literal["global", "tenant", "tool"]

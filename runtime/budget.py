@@ -17,7 +17,7 @@ UNLIMITED = 2**62
 """``granted`` of a meter whose limit was waived. Only cost can be; the counter itself is kept all the same."""
 
 
-class Meter(msgspec.Struct):
+class Meter(msgspec.Struct, gc=False):
     """One limited quantity. All fields are integers of the quantity's own unit."""
 
     granted: int

@@ -16,11 +16,11 @@ from .ledger import LedgerRow
 from .model import ModelTurn
 
 
-class Advance(msgspec.Struct, frozen=True):
+class Advance(msgspec.Struct, frozen=True, gc=False):
     """Do what is due now: the next event that state and time call for, or nothing."""
 
 
-class TakeOver(msgspec.Struct, frozen=True, kw_only=True):
+class TakeOver(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A host acquired the run under ``epoch``; intents of older epochs are closed in the same append."""
 
     epoch: int
@@ -28,7 +28,7 @@ class TakeOver(msgspec.Struct, frozen=True, kw_only=True):
     cause: Literal["adopted", "host_died", "woken", "command"]
 
 
-class ModelReplied(msgspec.Struct, frozen=True, kw_only=True):
+class ModelReplied(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The adapter's answer to one request, errors included."""
 
     turn: int
@@ -36,7 +36,7 @@ class ModelReplied(msgspec.Struct, frozen=True, kw_only=True):
     reply: ModelTurn
 
 
-class Refused(msgspec.Struct, frozen=True, kw_only=True):
+class Refused(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A pure rung (known, json, schema) that said no, with the text that the model may see."""
 
     rung: Rung
@@ -45,7 +45,7 @@ class Refused(msgspec.Struct, frozen=True, kw_only=True):
     path: str = ""
 
 
-class Admitted(msgspec.Struct, frozen=True, kw_only=True):
+class Admitted(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A call that passed the pure rungs: its canonical arguments and what is derived from them."""
 
     arguments: bytes
@@ -54,7 +54,7 @@ class Admitted(msgspec.Struct, frozen=True, kw_only=True):
     intent_sha256: bytes | None
 
 
-class ChecksDone(msgspec.Struct, frozen=True, kw_only=True):
+class ChecksDone(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Verdicts of one pass over the rungs that need application code, with the key's row as looked up.
 
     ``recheck``: the pass right before a dispatch. ``definition_sha256`` is that of the tool in this process now.
@@ -76,14 +76,14 @@ class ChecksDone(msgspec.Struct, frozen=True, kw_only=True):
     resource_version: str = ""
 
 
-class ClaimLost(msgspec.Struct, frozen=True, kw_only=True):
+class ClaimLost(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """``append`` answered that the key is held; nothing of that append happened."""
 
     call: str
     row: LedgerRow
 
 
-class Executed(msgspec.Struct, frozen=True, kw_only=True):
+class Executed(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """An executor's report. ``no_effect`` is proof that nothing took effect; without it a failed effect is unknown.
 
     ``result`` is canonical JSON, the bounded view if ``artifact`` names the whole one.
@@ -103,7 +103,7 @@ class Executed(msgspec.Struct, frozen=True, kw_only=True):
     progress_sha256: bytes | None = None
 
 
-class Queried(msgspec.Struct, frozen=True, kw_only=True):
+class Queried(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What the far side says of a key. ``unknown`` includes a query that failed.
 
     ``number`` is that of the order: an answer to an older query changes nothing. ``asked_at_ms`` is the store time at
@@ -178,7 +178,7 @@ _encoder = msgspec.json.Encoder()
 _decoder: msgspec.json.Decoder[OutsideCommand] = msgspec.json.Decoder(OutsideCommand)
 
 
-class CommandAnswer(msgspec.Struct, frozen=True, kw_only=True):
+class CommandAnswer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What came of an outside command: accepted with the seq of its event, or the typed refusal."""
 
     accepted: bool

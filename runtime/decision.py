@@ -19,7 +19,7 @@ class Refusal(msgspec.Struct, frozen=True):
     message: str
 
 
-class Decision(msgspec.Struct, frozen=True):
+class Decision(msgspec.Struct, frozen=True, gc=False):
     """Events in order (empty: nothing to do), with at most one claim, and the settlements that go with them."""
 
     events: tuple[AnyEvent, ...] = ()

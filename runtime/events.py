@@ -36,7 +36,7 @@ Rung = Literal[
 ]
 
 
-class RungVerdict(msgspec.Struct, frozen=True, array_like=True):
+class RungVerdict(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One check's answer. ``code`` says why it isn't ``allow``; ``revision`` is that of the policy or check."""
 
     rung: Rung

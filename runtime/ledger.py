@@ -19,7 +19,7 @@ effect happened, its result is in the row. ``unknown``: it may have happened; se
 failed with proof that nothing took effect has no row: it is free."""
 
 
-class LedgerRow(msgspec.Struct, frozen=True, kw_only=True):
+class LedgerRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What the store knows about one idempotency key. ``at_ms`` is the store time of the last change."""
 
     tenant: str
@@ -38,7 +38,7 @@ class LedgerRow(msgspec.Struct, frozen=True, kw_only=True):
     result_sha256: bytes | None = None
 
 
-class Claim(msgspec.Struct, frozen=True, kw_only=True):
+class Claim(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Take a key in the append of the approval request (``approval``) or of the intent (``intent``).
 
     Succeeds if the key has no row, or its row is ``rejected``, or it is held by the same (run, call) and isn't
@@ -56,7 +56,7 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     valid_until_ms: int
 
 
-class Settlement(msgspec.Struct, frozen=True, kw_only=True):
+class Settlement(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Change a row that this (run, call) holds, in the append that carries the fact.
 
     ``free`` removes the row (proof that nothing took effect, a reject, a lapse, a cancel before any attempt). Runs that
@@ -71,7 +71,7 @@ class Settlement(msgspec.Struct, frozen=True, kw_only=True):
     result_sha256: bytes | None = None
 
 
-class RunIndex(msgspec.Struct, frozen=True, kw_only=True):
+class RunIndex(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The derived row that lists and timers read; rebuilt from the log at any time, never trusted over it.
 
     ``wake_at_ms`` is store time in milliseconds; None means no timer. ``waiting_for`` is empty or one of

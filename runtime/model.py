@@ -53,7 +53,7 @@ FINISH: dict[FinishKind, FinishRule] = {
 }
 
 
-class Usage(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+class Usage(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
     """Tokens as the provider reported them. ``input_tokens`` includes the cached ones, ``output_tokens`` the
     reasoning ones. None means not reported, which is never taken for zero."""
 
@@ -63,7 +63,7 @@ class Usage(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
     reasoning_tokens: int = 0
 
 
-class ProposedCall(msgspec.Struct, frozen=True):
+class ProposedCall(msgspec.Struct, frozen=True, gc=False):
     """A call as the model wrote it. ``arguments`` are the raw bytes; ``provider_call_id`` may be empty or repeated."""
 
     name: str
@@ -71,7 +71,7 @@ class ProposedCall(msgspec.Struct, frozen=True):
     provider_call_id: str = ""
 
 
-class ModelTurn(msgspec.Struct, frozen=True, kw_only=True):
+class ModelTurn(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One normalised answer of a model. Times are milliseconds from sending; 0 means not measured.
 
     ``finish`` other than ``calls`` and ``final`` never executes and never completes anything. ``retryable`` and
@@ -95,19 +95,19 @@ class ModelTurn(msgspec.Struct, frozen=True, kw_only=True):
     total_ms: int = 0
 
 
-class UserItem(msgspec.Struct, frozen=True, array_like=True, tag="user"):
+class UserItem(msgspec.Struct, frozen=True, array_like=True, tag="user", gc=False):
     """What a person or the caller said."""
 
     text: str
 
 
-class NoteItem(msgspec.Struct, frozen=True, array_like=True, tag="note"):
+class NoteItem(msgspec.Struct, frozen=True, array_like=True, tag="note", gc=False):
     """What the runtime says to the model: a missing piece of evidence, a corrective request."""
 
     text: str
 
 
-class AssistantCall(msgspec.Struct, frozen=True, array_like=True):
+class AssistantCall(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A call inside an assistant item: the runtime's id, the provider's label, the name and the raw arguments."""
 
     call_id: str
@@ -116,7 +116,7 @@ class AssistantCall(msgspec.Struct, frozen=True, array_like=True):
     arguments: bytes
 
 
-class AssistantItem(msgspec.Struct, frozen=True, array_like=True, tag="assistant"):
+class AssistantItem(msgspec.Struct, frozen=True, array_like=True, tag="assistant", gc=False):
     """A model turn as it must be sent back: text, all its calls, and the provider's opaque continuation."""
 
     text: str
@@ -124,7 +124,7 @@ class AssistantItem(msgspec.Struct, frozen=True, array_like=True, tag="assistant
     continuation: bytes | None = None
 
 
-class ResultItem(msgspec.Struct, frozen=True, array_like=True, tag="result"):
+class ResultItem(msgspec.Struct, frozen=True, array_like=True, tag="result", gc=False):
     """One bound result. ``content`` is the canonical JSON of the ``model_result`` projection, all a model ever sees."""
 
     call_id: str
@@ -137,7 +137,7 @@ class ResultItem(msgspec.Struct, frozen=True, array_like=True, tag="result"):
 Item = UserItem | NoteItem | AssistantItem | ResultItem
 
 
-class ModelInput(msgspec.Struct, frozen=True, kw_only=True):
+class ModelInput(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One request. ``items`` is the whole history in order; adapters must not keep or change it."""
 
     run_id: str

@@ -18,14 +18,14 @@ from .state import CallState, State
 from .stops import may_query
 
 
-class RequestModel(msgspec.Struct, frozen=True):
+class RequestModel(msgspec.Struct, frozen=True, gc=False):
     """Send the open model request."""
 
     turn: int
     attempt: int
 
 
-class RunChecks(msgspec.Struct, frozen=True):
+class RunChecks(msgspec.Struct, frozen=True, gc=False):
     """Run the application's rungs over a call; ``recheck`` right before a dispatch."""
 
     call: str
@@ -33,14 +33,14 @@ class RunChecks(msgspec.Struct, frozen=True):
     recheck: bool
 
 
-class Execute(msgspec.Struct, frozen=True):
+class Execute(msgspec.Struct, frozen=True, gc=False):
     """Dispatch an attempt whose intent is durable."""
 
     call: str
     attempt: int
 
 
-class Query(msgspec.Struct, frozen=True):
+class Query(msgspec.Struct, frozen=True, gc=False):
     """Ask the far side about an unknown effect."""
 
     call: str
