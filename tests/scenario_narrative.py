@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from boundloop.adapters.scripted import USAGE_DEFAULT as ORDINARY
 from boundloop.runtime import events as e
 
 Words = Callable[[Any, int], str]
@@ -48,10 +49,26 @@ def _stopped(event: e.RunSuspended | e.RunTerminated, _: int) -> str:
 
 
 def _responded(event: e.ModelResponded, _: int) -> str:
-    usage = "unknown" if event.usage is None else ""
     return f"turn={event.turn} finish={event.finish} " + _some(
-        calls=event.calls, text=event.text, usage=usage
+        calls=event.calls, text=event.text, usage=_usage(event)
     )
+
+
+def _usage(event: e.ModelResponded) -> str:
+    """Nothing where the model reported its ordinary usage; else what was taken for spent. Bounds aren't shown."""
+    reported = event.usage
+    if reported is None:
+        return "unknown"
+    if (reported.input_tokens, reported.output_tokens) == (ORDINARY.input_tokens, ORDINARY.output_tokens):
+        return ""
+    spent = [
+        str(taken) if said == taken else "reserved"
+        for said, taken in (
+            (reported.input_tokens, event.spent_input_tokens),
+            (reported.output_tokens, event.spent_output_tokens),
+        )
+    ]
+    return "+".join(spent)
 
 
 def _executed(event: e.CallExecuted, started_ms: int) -> str:
