@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import resource
 import sqlite3
@@ -9,13 +10,17 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
+from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Final, Self
 
+from boundloop.eventstore.sqlite_file import connect
+
 Figures = dict[str, float]
 Facts = dict[str, object]
 LIBRARIES: Final = ("boundloop", "msgspec", "pydantic")
+YARDSTICK_S: Final = 0.2
 
 
 class Stopwatch:
@@ -54,8 +59,8 @@ def store_bytes(path: str) -> int:
 
 
 def machine(folder: str) -> Facts:
-    """What a figure depends on besides the code. ``load_1m`` is the load average at this moment: above about 0.5 on a
-    quiet machine, something else was running too."""
+    """What a figure depends on besides the code, taken at the start. ``load_1m`` is the load average: above about 0.5,
+    something else was running too. The yardsticks say how fast this machine was just then; compare ratios to them."""
     return {
         "python": sys.version.split()[0],
         "sqlite": sqlite3.sqlite_version,
@@ -63,7 +68,47 @@ def machine(folder: str) -> Facts:
         "filesystem": _filesystem(folder),
         "libraries": {name: _version(name) for name in LIBRARIES},
         "load_1m": round(os.getloadavg()[0], 2),
+        "yardstick_commits_per_s": rounded(bare_commits_per_s(folder, YARDSTICK_S)),
+        "yardstick_sha256_1k_per_s": rounded(sha256_1k_per_s(YARDSTICK_S)),
     }
+
+
+def bare_commits_per_s(folder: str, seconds: float) -> float:
+    """The floor of a durable append: SQLite transactions of one UPDATE and one INSERT on this thread, in a new file with
+    the store's own settings (WAL, synchronous FULL)."""
+    path = os.path.join(folder, "bare.db")
+    connection = connect(path)
+    connection.execute("CREATE TABLE heads (run_key INTEGER PRIMARY KEY, seq INTEGER, head BLOB) STRICT")
+    connection.execute(
+        "CREATE TABLE rows (run_key INTEGER, seq INTEGER, body BLOB, hash BLOB, UNIQUE (run_key, seq)) STRICT"
+    )
+    connection.execute("INSERT INTO heads VALUES (1, 0, x'00')")
+    body, head = os.urandom(350), os.urandom(32)
+    count, start = 0, time.perf_counter()
+    while count == 0 or time.perf_counter() - start < seconds:
+        connection.execute("BEGIN IMMEDIATE")
+        connection.execute(
+            "UPDATE heads SET seq = ?, head = ? WHERE run_key = 1 AND seq = ?", (count + 1, head, count)
+        )
+        connection.execute("INSERT INTO rows VALUES (1, ?, ?, ?)", (count, body, head))
+        connection.execute("COMMIT")
+        count += 1
+    passed = time.perf_counter() - start
+    connection.close()
+    for tail in ("", "-wal", "-shm"):
+        Path(path + tail).unlink(missing_ok=True)
+    return count / passed
+
+
+def sha256_1k_per_s(seconds: float) -> float:
+    """Digests of 1,024 bytes."""
+    data = os.urandom(1_024)
+    count, start = 0, time.perf_counter()
+    while count == 0 or time.perf_counter() - start < seconds:
+        for _ in range(1_000):
+            sha256(data).digest()
+        count += 1_000
+    return count / (time.perf_counter() - start)
 
 
 def _version(name: str) -> str:
@@ -101,6 +146,6 @@ def medians(samples: Sequence[Figures]) -> Facts:
 
 def rounded(value: float) -> float:
     """Four significant digits, so that lines can be read; whole from a thousand on."""
-    if value == 0 or value != value:
+    if value == 0 or not math.isfinite(value):
         return value
     return round(value) if abs(value) >= 1_000 else float(f"{value:.4g}")

@@ -1,6 +1,7 @@
-"""Measure boundloop: ``python bench/run.py w1|w2|w3|w4|w5|core|store|layers``, one JSON line a result.
+"""Measure boundloop: one JSON line a result. Questions, definitions and figures are in README.md beside this file.
 
-Questions, definitions and figures are in README.md beside this file.
+w1 tool steps a second · w2 a new process takes a run over · w3 short runs a second · w4 rebuild from the store ·
+w5 parked runs · core the pure core alone · store appends against their floors · layers where a step's time goes
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import argparse
 import json
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 if __name__ == "__main__":
@@ -19,66 +20,138 @@ if __name__ == "__main__":
 from bench.measure import Facts, machine
 from bench.workload import LANES, STORES, TOOLS
 
+Given = argparse.Namespace
+Results = Iterator[Facts]
+
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run one measurement and print its results as they come."""
+    """Run one workload and print its results as they come."""
     given = _options().parse_args(arguments)
     with tempfile.TemporaryDirectory(prefix="bench-", dir=given.folder) as folder:
         about = machine(folder)
-        for result in _results(given, folder):
+        for result in WORKLOADS[given.workload](given, folder):
             show({**result, **about}, given.output)
 
 
 def _options() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("workload", choices=("w1",))
-    parser.add_argument("--lane", choices=LANES, default="inline", help="where the tool runs")
-    parser.add_argument("--tool", choices=TOOLS, default="read", help="quick read, or keyed write")
-    parser.add_argument("--store", choices=STORES, default="sqlite")
-    parser.add_argument("--runs", type=int, help="runs at once")
-    parser.add_argument("--steps", type=int, help="tool steps a run")
-    parser.add_argument("--repeat", type=int, default=3, help="fresh measurements; the median is shown")
-    parser.add_argument(
-        "--growth", action="store_true", help="w1: a long run's cost a step against a short one's"
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--folder", help="where store files go; its disk is what is measured")
-    parser.add_argument("-o", dest="output", choices=("json", "table"), default="table")
+    add = parser.add_argument
+    add("workload", choices=WORKLOADS)
+    add("--lane", choices=LANES, default="inline", help="where the tool runs (w1, w3)")
+    add("--tool", choices=TOOLS, default="read", help="quick read, or keyed write (w1, w3)")
+    add("--store", choices=STORES, default="sqlite", help="null keeps nothing (w1)")
+    add("--runs", type=_positive, help="runs at once (w1, store), runs in all (w3, w5)")
+    add("--steps", type=_positive, help="tool steps a run (w1, w2, w4, core, layers)")
+    add("--repeat", type=_positive, default=3, help="fresh measurements; the median is shown")
+    add("--growth", action="store_true", help="w1: the cost of a step in a long run against short ones")
+    add("--seconds", type=float, default=2.0, help="how long to append (store), to stay idle (w5)")
+    add("--wakes", type=_positive, default=50, help="w5: how many parked runs to approve")
+    add("--folder", help="where store files go; its disk is what is measured")
+    add("-o", dest="output", choices=("json", "table"), default="table")
     return parser
 
 
-def _results(given: argparse.Namespace, folder: str) -> Iterator[Facts]:
-    if given.workload == "w1":
-        from bench import steps
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError("at least 1")
+    return value
 
-        if given.growth:
-            yield steps.growth(
-                folder,
-                lane=given.lane,
-                kind=given.tool,
-                store=given.store,
-                repeat=given.repeat,
-                long=given.steps or steps.GROWTH_LONG,
-            )
-        else:
-            yield steps.steps_per_second(
-                folder,
-                lane=given.lane,
-                kind=given.tool,
-                runs=given.runs or 1,
-                steps=given.steps or 1_000,
-                store=given.store,
-                repeat=given.repeat,
-            )
+
+# Each measurement loads only what it measures.
+
+
+def _w1(given: Given, folder: str) -> Results:
+    from bench import steps
+
+    way = {"lane": given.lane, "kind": given.tool, "store": given.store, "repeat": given.repeat}
+    if given.growth:
+        yield steps.growth(folder, **way, long=given.steps or steps.GROWTH_LONG)
+    else:
+        yield steps.steps_per_second(folder, **way, runs=given.runs or 1, steps=given.steps or 1_000)
+
+
+def _w2(given: Given, folder: str) -> Results:
+    from bench.takeover import seconds_to_next_step
+
+    for steps in [given.steps] if given.steps else [100, 1_000]:
+        yield seconds_to_next_step(folder, steps=steps, repeat=given.repeat)
+
+
+def _w3(given: Given, folder: str) -> Results:
+    from bench.starts import runs_per_second
+
+    runs = given.runs or 1_000
+    way = {"lane": given.lane, "kind": given.tool, "store": given.store, "repeat": given.repeat}
+    for at_once in sorted({min(32, runs), runs}):
+        yield runs_per_second(folder, **way, runs=runs, at_once=at_once)
+
+
+def _w4(given: Given, folder: str) -> Results:
+    from bench.rebuild import events_per_second
+
+    for steps in [given.steps] if given.steps else [1_000, 10_000]:
+        yield events_per_second(folder, steps=steps, repeat=given.repeat)
+
+
+def _w5(given: Given, folder: str) -> Results:
+    from bench.parked import parked_runs
+
+    runs = given.runs or 10_000
+    yield parked_runs(
+        folder,
+        runs=runs,
+        window_s=given.seconds,
+        wakes=min(given.wakes, runs),
+        store="memory" if given.store == "memory" else "sqlite",
+        repeat=given.repeat,
+    )
+
+
+def _core(given: Given, folder: str) -> Results:
+    from bench.core import core_figures
+
+    yield core_figures(given.steps or 1_000, given.repeat)
+
+
+def _store(given: Given, folder: str) -> Results:
+    from bench.appends import RUNS, appends_per_second
+
+    for runs in [given.runs] if given.runs else RUNS:
+        yield appends_per_second(folder, runs=runs, seconds=given.seconds, repeat=given.repeat)
+
+
+def _layers(given: Given, folder: str) -> Results:
+    from bench.layers import step_layers
+
+    yield step_layers(folder, steps=given.steps or 1_000, repeat=given.repeat)
+
+
+WORKLOADS: dict[str, Callable[[Given, str], Results]] = {
+    "w1": _w1,
+    "w2": _w2,
+    "w3": _w3,
+    "w4": _w4,
+    "w5": _w5,
+    "core": _core,
+    "store": _store,
+    "layers": _layers,
+}
 
 
 def show(result: Facts, output: str) -> None:
-    """A JSON line, or a line a figure."""
+    """A JSON line, or a line a figure with its spread."""
     if output == "json":
         print(json.dumps(result), flush=True)
         return
     width = max(map(len, result))
+    spread = result.pop("spread", {})
     for name, value in result.items():
-        print(f"{name:<{width}}  {value if isinstance(value, str) else json.dumps(value)}")
+        ends = spread.get(name) if isinstance(spread, dict) else None
+        text = value if isinstance(value, str) else json.dumps(value)
+        print(f"{name:<{width}}  {text:<12}  {'' if ends is None else f'{ends[0]} to {ends[1]}'}".rstrip())
     print(flush=True)
 
 

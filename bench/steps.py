@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 import os
 
-from boundloop.actors import Runtime
-
 from bench.measure import Facts, Figures, Stopwatch, medians, repeated, rounded, store_bytes
 from bench.workload import Lane, ToolKind, insist_completed, model_for, run_all, store_of, tool_for
 
+from boundloop.actors import Runtime
+
 GROWTH_SHORT = 100
 GROWTH_LONG = 10_000
-SHORT_RUNS = 20
-"""Short runs a repeat, one after another: one alone is over in some 50 ms, too little to measure well."""
+LONG_BY_SHORT = 5
+"""Short runs follow each other until they have a fifth of the long run's steps: one alone is over too soon to be
+measured well."""
 
 
 def steps_per_second(
@@ -56,7 +57,7 @@ def growth(
                 runs=1,
                 steps=GROWTH_SHORT,
                 store=store,
-                rounds=SHORT_RUNS,
+                rounds=max(1, long // GROWTH_SHORT // LONG_BY_SHORT),
             )
         )
         long_samples.append(
@@ -92,8 +93,14 @@ def _measured(
 ) -> Figures:
     """``rounds`` times ``runs`` runs in a new store; bytes count every file of the store, its empty pages too."""
     where, path = store_of(store, folder, name)
-    events = 0
+    events = appends = 0
+
+    def count(*_: object) -> None:
+        nonlocal appends
+        appends += 1
+
     with Runtime(store=where, model=model_for(steps), tools=[tool_for(kind, lane)]) as runtime:
+        runtime.watch(count)
         watch = Stopwatch()
         with watch:
             for _ in range(rounds):
@@ -106,6 +113,7 @@ def _measured(
         "us_per_step": watch.wall_s / total * 1e6,
         "cpu_s_per_1000": watch.cpu_s / total * 1_000,
         "events_per_step": events / total,
+        "appends_per_step": appends / total,
     }
     if path:
         figures["bytes_per_step"] = rounded(store_bytes(path) / total)

@@ -1,0 +1,91 @@
+"""Each measurement runs at a tiny size and prints what it promises. No figure is judged here."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+MACHINE = {"python", "sqlite", "cpus", "filesystem", "libraries", "load_1m", "yardstick_commits_per_s"}
+STEP = {"steps_per_s", "us_per_step", "cpu_s_per_1000", "events_per_step", "appends_per_step"}
+SMALL = ["--repeat", "1", "--seconds", "0.05", "-o", "json"]
+
+PROMISED: dict[str, tuple[list[str], set[str]]] = {
+    "w1": (["--steps", "3", "--runs", "2"], STEP | {"bytes_per_step", "lane", "tool", "runs", "steps"}),
+    "w1 write": (["--steps", "3", "--tool", "write", "--lane", "task"], STEP | {"bytes_per_step"}),
+    "w1 thread": (["--steps", "3", "--lane", "thread", "--store", "memory"], STEP),
+    "w1 null": (["--steps", "12", "--store", "null"], STEP),
+    "w1 growth": (["--growth", "--steps", "12"], {"growth", "growth_cpu", "steps_100", "steps_12"}),
+    "w2": (["--steps", "3"], {"total_s", "import_s", "after_import_s", "load_ms", "bare_python_s"}),
+    "w3": (["--runs", "3"], {"runs_per_s", "cpu_s_per_1000", "bytes_per_run", "at_once"}),
+    "w4": (["--steps", "3"], {"events_per_s", "fold_events_per_s", "verified_events_per_s", "events"}),
+    "w5": (
+        ["--runs", "3", "--wakes", "2"],
+        {
+            "bytes_per_run",
+            "resident_bytes_per_run",
+            "processes",
+            "idle_cpu",
+            "idle_cpu_empty",
+            "wake_ms_p50",
+            "ended_ms_p50",
+        },
+    ),
+    "core": (["--steps", "3"], {"us_per_step", "fold_events_per_s", "events_per_step"}),
+    "store": (["--runs", "2"], {"appends_per_s", "appends_per_bare_commit", "sha256_1k_per_append"}),
+    "layers": (
+        ["--steps", "12"],
+        {"decide_fold_cpu_us", "parse_schema_cpu_us", "encode_cpu_us", "chain_cpu_us", "commits_us"},
+    ),
+}
+
+
+def bench(*arguments: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "bench/run.py", *arguments],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("name", PROMISED)
+def test_prints_what_it_promises(name: str, tmp_path: Path) -> None:
+    options, keys = PROMISED[name]
+    lines = bench(name.split()[0], *options, *SMALL, "--folder", str(tmp_path)).splitlines()
+    results: list[dict[str, Any]] = [json.loads(line) for line in lines]
+    assert len(results) == 1
+    result = results[0]
+    assert result["workload"] == name.split()[0] or name == "w1 growth"
+    assert keys | MACHINE | {"repeat", "spread"} <= set(result)
+    figures = result["spread"]
+    assert all(low <= result[figure] <= high for figure, (low, high) in figures.items())
+    assert list(tmp_path.iterdir()) == [], "the folder is left as it was found"
+
+
+def test_a_table_shows_each_figure_on_a_line() -> None:
+    lines = bench("core", "--steps", "3", "--repeat", "1").splitlines()
+    assert any(line.startswith("fold_events_per_s ") for line in lines)
+
+
+def test_a_step_of_a_quick_read_is_seven_events_in_two_appends(tmp_path: Path) -> None:
+    result = json.loads(bench("w1", "--steps", "50", *SMALL, "--folder", str(tmp_path)))
+    assert round(result["events_per_step"]) == 7
+    assert round(result["appends_per_step"]) == 2
+
+
+def test_an_unknown_workload_is_refused() -> None:
+    done = subprocess.run(
+        [sys.executable, "bench/run.py", "w9"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert "w9" in done.stderr
