@@ -42,11 +42,12 @@ from tests.stepped_loop import SteppedLoop
 from boundloop.actors.client import Runtime
 from boundloop.adapters.script import read_script
 from boundloop.adapters.scripted import ScriptedModel
-from boundloop.eventstore.history import read_records
+from boundloop.eventstore.history import load_run, read_records
 from boundloop.eventstore.memory import MemoryStore
 from boundloop.runtime import events as e
 from boundloop.runtime.errors import BoundloopError
 from boundloop.runtime.goal import Goal
+from boundloop.runtime.invariants import check_state
 from boundloop.runtime.limits import Limits
 from boundloop.runtime.policy import Policy, PolicyDecision, PolicyQuestion, default_rules
 
@@ -154,18 +155,15 @@ class World:
         )
 
     def close(self) -> None:
-        """End the runtime; by then every call that was proposed in an ended run has exactly one bound result."""
+        """End the runtime. By then each run's log folds to a lawful state and pairs its calls with their results."""
         if self.runtime is None:
             self.loop.close()
             return
-        histories = [self.on_loop(read_records(self.store, run_id)) for run_id in self.shown]
+        histories = [self.on_loop(load_run(self.store, run_id)) for run_id in self.shown]
         self.runtime.close()
-        for records in histories:
-            happened = [record.event for record in records]
-            if isinstance(happened[-1], e.RunTerminated):
-                proposed = [event.call for event in happened if isinstance(event, e.CallProposed)]
-                bound = [event.call for event in happened if isinstance(event, e.ResultBound)]
-                assert sorted(proposed) == sorted(bound)
+        for state, records in histories:
+            check_state(state)
+            check_pairs([record.event for record in records])
 
     def on_loop(self, work: Coroutine[Any, Any, T]) -> T:
         """Do something on the runtime's loop; nothing there waits for real time."""
@@ -275,6 +273,18 @@ class World:
     def do_effects(self) -> str:
         rows = [f"{what} {kind}: {count}" for (what, kind), count in sorted(self.shop.counts.items())]
         return "\n".join(rows) or "none"
+
+
+def check_pairs(happened: list[e.AnyEvent]) -> None:
+    """Each proposed call has exactly one bound result, before the model is asked again and before the run ends."""
+    without_result: set[str] = set()
+    for event in happened:
+        if isinstance(event, e.CallProposed):
+            without_result.add(event.call)
+        elif isinstance(event, e.ResultBound):
+            without_result.remove(event.call)
+        elif isinstance(event, e.ModelRequested | e.RunTerminated):
+            assert not without_result
 
 
 def narrate(text: str) -> str:
