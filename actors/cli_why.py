@@ -66,7 +66,7 @@ def print_why(out: Output, found: Why, now_ms: int) -> None:
 def _headline(found: Why) -> str:
     if not found.outcome:
         return safe_text(found.status)
-    how = "stopped, can be resumed" if found.resumable else "ended"
+    how = "stopped, can be lifted" if found.resumable else "ended"
     return f"{how}: {safe_text(found.outcome)}, {safe_text(found.reason)}"
 
 

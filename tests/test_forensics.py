@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import get_args
 
 import pytest
 from tests.written_runs import WrittenRun, approval_of, asking, finished, pins_for, unknown
@@ -225,7 +226,7 @@ async def test_each_class_of_deviation_is_found_first(kind: str) -> None:
 
 async def test_every_rung_has_a_class() -> None:
     assert set(BY_RUNG.values()) <= set(CLASSES)
-    assert set(BY_RUNG) == set(Rung.__args__)
+    assert set(BY_RUNG) == set(get_args(Rung))
 
 
 async def test_a_cancelled_run_names_the_end_as_its_deviation() -> None:

@@ -1,0 +1,64 @@
+"""A store on disk and the command line over it, in this process."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import pytest
+
+from boundloop.actors.cli import invoke
+from boundloop.eventstore.location import open_store
+from boundloop.eventstore.port import EventStore
+
+NOON_MS = 1_700_000_000_000
+T = TypeVar("T")
+
+
+class Done(NamedTuple):
+    """What a command line came to."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def value(self) -> Any:
+        return json.loads(self.out)
+
+
+class CommandLine:
+    """``boundloop`` with this store in its environment."""
+
+    def __init__(self, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self.path = folder / "runs.db"
+        self.url = f"sqlite:///{self.path}"
+        self._capsys = capsys
+
+    def __call__(self, *arguments: str) -> Done:
+        self._capsys.readouterr()
+        code = invoke(arguments)
+        out, err = self._capsys.readouterr()
+        return Done(code, out, err)
+
+    def build(self, build: Callable[[EventStore], Awaitable[T]], *, at_ms: int | None = None) -> T:
+        """Write to the store as its owner; with ``at_ms`` its clock stands still there."""
+
+        async def work() -> T:
+            store = await open_store(self.url, clock=None if at_ms is None else lambda: at_ms)
+            try:
+                return await build(store)
+            finally:
+                await store.close()
+
+        return asyncio.run(work())
+
+    def change_bytes(self, old: bytes, new: bytes) -> None:
+        """Reach into the closed file past the store; ``old`` must be there."""
+        data = self.path.read_bytes()
+        assert len(old) == len(new)
+        assert old in data
+        self.path.write_bytes(data.replace(old, new))

@@ -1,0 +1,253 @@
+"""Commands that read: what they print, in every format, and their exit codes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.command_line import NOON_MS, CommandLine, Done
+from tests.written_runs import WrittenRun, asking, finished, unknown
+
+from boundloop.eventstore.port import EventStore
+
+GOLDEN = Path(__file__).parent / "golden"
+
+HOSTILE = "\x1b[2J\x1b]0;owned\x07\u202egpj.exe\u200b\x9b31m\r\nrm -rf"
+
+
+async def one_finished(store: EventStore) -> WrittenRun:
+    return await finished(store, "r1")
+
+
+async def three(store: EventStore) -> None:
+    await finished(store, "r1")
+    await asking(store, "r2", tenant="shop", operation_id="op_2")
+    await unknown(store, "r3")
+
+
+def golden(name: str, done: Done) -> None:
+    assert done.out.splitlines() == (GOLDEN / f"{name}.txt").read_text("utf-8").splitlines()
+    assert done.err == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "code"),
+    [
+        ("runs_list", ("runs", "list"), 0),
+        ("show_finished", ("show", "r1"), 0),
+        ("log_finished", ("log", "r1"), 0),
+        ("log_unknown", ("log", "r3"), 0),
+        ("why_finished", ("why", "r1"), 0),
+        ("why_unknown", ("why", "r3"), 0),
+        ("inbox", ("inbox",), 0),
+        ("verify", ("verify",), 0),
+    ],
+)
+def test_what_people_see(cli: CommandLine, name: str, arguments: tuple[str, ...], code: int) -> None:
+    cli.build(three, at_ms=NOON_MS)
+    done = cli(*arguments)
+    assert done.code == code
+    golden(name, done)
+
+
+READERS = [
+    ("runs", "list"),
+    ("show", "r1"),
+    ("why", "r2"),
+    ("log", "r2"),
+    ("replay", "r2", "--at", "3"),
+    ("verify",),
+    ("inbox",),
+    ("switch", "list"),
+    ("store", "info"),
+    ("store", "check"),
+    ("store", "path"),
+]
+
+
+@pytest.mark.parametrize("arguments", READERS, ids=" ".join)
+def test_every_reader_speaks_json(cli: CommandLine, arguments: tuple[str, ...]) -> None:
+    cli.build(three)
+    whole = cli(*arguments, "-o", "json")
+    lines = cli(*arguments, "-o", "jsonl")
+    assert (whole.code, lines.code, whole.err, lines.err) == (0, 0, "", "")
+    assert whole.out.isascii()
+    parsed = [json.loads(line) for line in lines.out.splitlines()]
+    kept = whole.value if isinstance(whole.value, list) else [whole.value]
+    assert parsed == kept
+    assert cli(*arguments, "-o", "plain").code == 0
+
+
+def test_runs_are_filtered_and_paged(cli: CommandLine) -> None:
+    cli.build(three)
+
+    def listed(*options: str) -> list[str]:
+        return [row["run"] for row in cli("runs", "list", "-o", "json", *options).value]
+
+    assert listed() == ["r3", "r2", "r1"]
+    assert listed("--tenant", "shop") == ["r2"]
+    assert listed("--status", "terminated") == ["r1"]
+    assert listed("--operation", "op_2") == ["r2"]
+    assert listed("--waiting-for", "approval") == ["r2"]
+    assert listed("--agent", "nobody") == []
+    assert listed("--limit", "2") == ["r3", "r2"]
+    assert listed("--limit", "2", "--after", "r2") == ["r1"]
+    assert "There are more: --after r2" in cli("runs", "list", "--limit", "2").out
+
+
+def test_replay_answers_the_digest_of_that_seq(cli: CommandLine) -> None:
+    cli.build(three)
+    first = cli("replay", "r1", "--at", "4", "-o", "json").value
+    assert first == cli("replay", "r1", "--at", "4", "-o", "json").value
+    assert first["seq"] == 4
+    later = cli("replay", "r1", "--at", "5", "-o", "json").value
+    assert later["state_sha256"] != first["state_sha256"]
+
+
+@pytest.mark.parametrize("command", ["show", "why", "log", "verify", "cancel", "resume", "close"])
+def test_a_run_that_is_not_there_exits_3(cli: CommandLine, command: str) -> None:
+    cli.build(one_finished)
+    done = cli(command, "r9")
+    assert (done.code, done.out) == (3, "")
+    assert done.err == "boundloop: run_not_found at r9: no such run (to act: whoever typed this)\n"
+
+
+def test_an_error_is_an_object_too_for_programs(cli: CommandLine) -> None:
+    cli.build(one_finished)
+    done = cli("show", "r9", "-o", "json")
+    assert done.code == 3
+    assert done.value["error"] == {
+        "code": "run_not_found",
+        "message": "no such run",
+        "path": "r9",
+        "actor": "caller",
+        "exit_code": 3,
+    }
+
+
+def test_a_seq_out_of_range_exits_3(cli: CommandLine) -> None:
+    cli.build(one_finished)
+    assert cli("replay", "r1", "--at", "9999").code == 3
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("nonsense",),
+        ("show",),
+        ("show", "r1", "-o", "xml"),
+        ("runs", "list", "--limit", "0"),
+        ("replay", "r1"),
+        ("replay", "r1", "--at", "0"),
+        ("show", "r1", "--store", "mysql://x"),
+        ("show", "r1", "--store", "sqlite://host/x"),
+        ("store", "path", "--store", "sqlite:///"),
+    ],
+    ids=" ".join,
+)
+def test_wrong_usage_exits_2_in_one_line(cli: CommandLine, arguments: tuple[str, ...]) -> None:
+    cli.build(one_finished)
+    done = cli(*arguments)
+    assert done.code == 2
+    assert done.err.splitlines()[-1].startswith("boundloop: ")
+
+
+def test_without_a_store_nothing_is_guessed(cli: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("BOUNDLOOP_STORE")
+    assert cli("runs", "list").code == 2
+
+
+def test_a_reader_makes_no_file(cli: CommandLine) -> None:
+    done = cli("runs", "list")
+    assert done.code == 5
+    assert "no_such_store" in done.err
+    assert not cli.path.exists()
+
+
+def test_a_file_that_is_no_store_exits_5(cli: CommandLine) -> None:
+    cli.path.write_bytes(b"certainly not a database " * 400)
+    for command in (("verify",), ("runs", "list")):
+        done = cli(*command)
+        assert done.code == 5
+        assert done.err.endswith("(to act: whoever runs the store)\n")
+
+
+def test_one_changed_byte_exits_6_and_names_the_append(cli: CommandLine) -> None:
+    cli.build(three)
+    log = cli("log", "r1", "-o", "json").value
+    [seq] = [line["seq"] for line in log if line["tag"] == "call_executed"]
+    cli.change_bytes(b'"shipped"', b'"stopped"')
+    done = cli("verify")
+    assert done.code == 6
+    first = done.out.splitlines()[0]
+    assert first.startswith("DAMAGED r1: the first bad append holds seq ")
+    assert "2 of 3 runs verify" in done.out
+    row = next(row for row in cli("verify", "-o", "json").value if row["run"] == "r1")
+    assert row["first_bad_seq"] <= seq <= row["last_bad_seq"]
+    assert cli("verify", "r1").code == 6
+    assert cli("verify", "r2").code == 0
+    assert cli("store", "check").code == 6
+
+
+def test_a_quarantined_run_is_shown_and_exits_6(cli: CommandLine) -> None:
+    async def build(store: EventStore) -> None:
+        await finished(store, "r1")
+        await store.mark_damaged("r1", "seq 3 to 4")
+
+    cli.build(build)
+    done = cli("show", "r1")
+    assert done.code == 6
+    assert "status:" in done.out
+    assert "damaged" in done.out
+    assert "log_damaged" in done.err
+
+
+def test_an_index_row_that_lies_is_found_by_the_check(cli: CommandLine) -> None:
+    cli.build(one_finished)
+    assert cli("store", "check").code == 0
+    cli.change_bytes(b"terminatedcompletedfinal", b"terminatedcompletedfinis")
+    done = cli("store", "check")
+    assert done.code == 6
+    assert "its index row says something else" in done.out
+
+
+# --- hostile content ---------------------------------------------------------------------------------------------
+
+
+async def hostile(store: EventStore) -> None:
+    run = await finished(store, "r1", text=HOSTILE)
+    assert run.state.outcome == "completed"
+    run = await asking(store, "r2", reason=HOSTILE, principal="ann")
+    other = await WrittenRun.start(store, "r3", text=HOSTILE)
+    await other.replies(calls=[("x" + HOSTILE, HOSTILE)])
+    await other.checks()
+    await other.replies(text=HOSTILE)
+    failed = await WrittenRun.start(store, "r4")
+    await failed.replies(calls=[("refund", {"order_id": "A1", "cents": 5})])
+    await failed.checks()
+    await failed.executes(outcome="unknown", code=HOSTILE, message=HOSTILE)
+
+
+ON_HOSTILE = [
+    ("runs", "list"),
+    ("inbox",),
+    ("store", "info"),
+    ("verify",),
+    *((command, run) for command in ("show", "why", "log") for run in ("r1", "r2", "r3", "r4")),
+    ("replay", "r3", "--at", "5"),
+    ("show", HOSTILE),
+    ("runs", "list", "--after", HOSTILE),
+    ("nonsense" + HOSTILE,),
+]
+
+
+@pytest.mark.parametrize("form", ["table", "plain", "json", "jsonl"])
+def test_nothing_in_content_acts_on_a_terminal(cli: CommandLine, form: str) -> None:
+    cli.build(hostile)
+    for arguments in ON_HOSTILE:
+        done = cli(*arguments, *(("-o", form) if "nonsense" not in arguments[0] else ()))
+        for char in done.out + done.err:
+            assert char.isprintable() or char in "\n\t", (arguments, char)
+        if form == "table":
+            assert "\t" not in done.out
