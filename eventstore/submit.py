@@ -8,7 +8,7 @@ the first one's seq.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from hashlib import sha256
 from secrets import token_hex
@@ -46,6 +46,9 @@ from .process_identity import start_of, this_process
 TRIES_MAX = 8
 """How often a command is decided anew because another host got between; then it is a ``ConflictError``."""
 
+Publish = Callable[[str, State, tuple[AnyEvent, ...], int], None]
+"""(run id, state after them, events, seq of the first) of an append that was committed here."""
+
 _encode_answer = msgspec.json.Encoder().encode
 _decode_answer = msgspec.json.Decoder(CommandAnswer).decode
 _turns: WeakValueDictionary[tuple[int, int, str], asyncio.Lock] = WeakValueDictionary()
@@ -62,28 +65,39 @@ def decode_answer(data: bytes) -> CommandAnswer:
 
 
 async def submit_unhosted(
-    store: EventStore, run_id: str, command: OutsideCommand, *, host_id: str, dead_hosts: Sequence[str] = ()
+    store: EventStore,
+    run_id: str,
+    command: OutsideCommand,
+    *,
+    host_id: str,
+    dead_hosts: Sequence[str] = (),
+    publish: Publish | None = None,
 ) -> CommandAnswer:
     """Decide one outside command as the run's host for a moment.
 
     ``host_id`` is a registered, live host of the caller (``host_for_one_command``): its owner row keeps others off
-    meanwhile. ``dead_hosts``: owners whose death the caller has proved. A refusal, and a command that was accepted
-    before, change nothing: not the log, not the epoch, not what the run waits for. Raises ``RunNotFound``;
-    ``OwnedError`` if a live host has the run, which alone may decide then; ``ConflictError`` if other hosts got between
-    ``TRIES_MAX`` times; ``HistoryRefused`` for a damaged run; ``StoreError``: whether the command was accepted is
-    unknown, submit it again under the same id.
+    meanwhile. ``dead_hosts``: owners whose death the caller has proved. ``publish`` is told what was committed. A
+    refusal, and a command that was accepted before, change nothing: not the log, not the epoch, not what the run waits
+    for. Raises ``RunNotFound``; ``OwnedError`` if a live host has the run, which alone may decide then;
+    ``ConflictError`` if other hosts got between ``TRIES_MAX`` times; ``HistoryRefused`` for a damaged run;
+    ``StoreError``: whether the command was accepted is unknown, submit it again under the same id.
     """
     lock = _turns.setdefault((id(store), id(asyncio.get_running_loop()), run_id), asyncio.Lock())
     async with lock:
         for _ in range(TRIES_MAX):
-            answer = await _try_once(store, run_id, command, host_id, dead_hosts)
+            answer = await _try_once(store, run_id, command, host_id, dead_hosts, publish)
             if answer is not None:
                 return answer
     raise ConflictError("run_contended", "other hosts keep taking the run; submit again", path=run_id)
 
 
 async def _try_once(
-    store: EventStore, run_id: str, command: OutsideCommand, host_id: str, dead_hosts: Sequence[str]
+    store: EventStore,
+    run_id: str,
+    command: OutsideCommand,
+    host_id: str,
+    dead_hosts: Sequence[str],
+    publish: Publish | None,
 ) -> CommandAnswer | None:
     """None: the run changed hands in between and nothing was written."""
     row = await store.run(run_id)
@@ -103,7 +117,7 @@ async def _try_once(
     try:
         if acquired.seq != state.seq:
             return None  # it moved between the read and the acquire
-        return await _append(store, state, command, acquired, host_id)
+        return await _append(store, state, command, acquired, host_id, publish)
     finally:
         # A no-op where the append released the run. Otherwise whatever was to be done is still to be done.
         await asyncio.shield(store.release(run_id, host_id, acquired.epoch, ready=True))
@@ -128,7 +142,12 @@ def _without_change(state: State, command: OutsideCommand, now_ms: int) -> Comma
 
 
 async def _append(
-    store: EventStore, state: State, command: OutsideCommand, acquired: Acquired, host_id: str
+    store: EventStore,
+    state: State,
+    command: OutsideCommand,
+    acquired: Acquired,
+    host_id: str,
+    publish: Publish | None,
 ) -> CommandAnswer | None:
     at_ms = max(store.now_ms(), state.at_ms)
     base_seq = state.seq
@@ -172,7 +191,10 @@ async def _append(
         ready=_has_work(state, at_ms),
         blobs=blobs,
     )
-    match await store.append(request):
+    committed = await store.append(request)
+    if publish is not None and isinstance(committed, Appended):
+        publish(state.run_id, state, tuple(written.events), base_seq + 1)
+    match committed:
         case Appended() | AlreadyDone():
             return CommandAnswer(accepted=True, seq=state.commands[command.command_id])
         case _:
