@@ -26,7 +26,7 @@ def recheck_done(state: State, call: CallState, command: ChecksDone, now_ms: int
     if call.phase == "reconciling" and not resend_due(state, call, now_ms):
         return NOTHING
     if not command.contract_kept:
-        # It is this effect's turn, so nothing else is running: the run can stop with its calls open.
+        # It is this call's turn, so no effect is running: the run can stop with its calls open.
         return stop(state, "definition_changed", call.tool)
     refusal = first_refusal(call, command)
     if refusal is not None:

@@ -87,11 +87,12 @@ def _run_table() -> RunTable:
         ("open_calls", "result_bound"): ("open_calls", "results_ready"),
         # A final text without its evidence: the runtime's note asks once more.
         ("deciding", "message_received"): ("results_ready",),
-        ("suspended", "run_resumed"): ("suspended", *_BETWEEN),
+        ("suspended", "run_resumed"): ("suspended", "created", "model_retry", "open_calls", "results_ready"),
         ("suspended", "limits_raised"): ("suspended",),
         ("suspended", "cancel_requested"): ("suspended",),
         ("suspended", "close_requested"): ("suspended",),
-        # What is closed while stopped: an unknown effect by a person, open calls by a close or a cancel.
+        # What is closed while stopped: an unknown effect by a person, open calls by a close or a cancel, a read that
+        # was out when a sibling's changed definition stopped the run by its report.
         ("suspended", "call_reconciled"): ("suspended",),
         ("suspended", "call_rejected"): ("suspended",),
         ("suspended", "call_executed"): ("suspended",),
@@ -107,9 +108,12 @@ def _run_table() -> RunTable:
         # `call_reconciled`: an unknown effect of an earlier turn, bound as unknown before a stop that was lifted.
         for tag in ("run_resumed", "limits_raised", "cancel_requested", "call_reconciled"):
             table[(phase, tag)] = (phase,)
+    del table[("created", "call_reconciled")]
     for phase in _BETWEEN:
         table[(phase, "run_suspended")] = ("suspended",)
         table[(phase, "run_terminated")] = ("terminated",)
+    # Calls are bound, or the run is stopped, before it ends.
+    del table[("open_calls", "run_terminated")]
     return table
 
 
