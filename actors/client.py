@@ -204,6 +204,7 @@ class Runtime:
             dependencies=self._dependencies,
         )
         host.parked_watchers.append(self._parked)
+        host.failed_watchers.append(self._fail_waiters)
         try:
             # One file, one owner: whoever held a host row in it before is gone, proved by the lock that we hold.
             dead = [row.host_id for row in await opened.hosts()] if self._owns_store else []
@@ -335,16 +336,23 @@ class Runtime:
             self._stop_loop()
 
     async def _shut_down(self) -> None:
-        if self._host is not None:
-            await self._host.close()
-        if self.adapter is not None:
-            await self.adapter.close()
-        if self._store is not None and self._owns_store:
-            await self._store.close()
+        try:
+            if self._host is not None:
+                await self._host.close()
+            if self.adapter is not None:
+                await self.adapter.close()
+        finally:
+            # Whatever failed above, the file is given back.
+            if self._store is not None and self._owns_store:
+                await self._store.close()
+            self._fail_waiters(StoreError("closed", "the Runtime was closed"))
+
+    def _fail_waiters(self, error: BaseException) -> None:
         for waiting in self._waiters.values():
             for future, _ in waiting:
                 if not future.done():
-                    future.set_exception(StoreError("closed", "the Runtime was closed"))
+                    future.set_exception(error)
+        self._waiters.clear()
 
     def _stop_loop(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)

@@ -35,9 +35,9 @@ from ..eventstore.port import (
     Fenced,
     NewRun,
 )
+from ..runtime.advance import advance
 from ..runtime.canonical import decode_canonical
 from ..runtime.commands import (
-    Advance,
     ChecksDone,
     ClaimLost,
     Command,
@@ -48,7 +48,7 @@ from ..runtime.commands import (
 )
 from ..runtime.decide import decide
 from ..runtime.decision import Decision
-from ..runtime.errors import BoundloopError, BugError, StoreError
+from ..runtime.errors import BugError, StoreError
 from ..runtime.events import AnyEvent
 from ..runtime.fold import evolve
 from ..runtime.index import run_index
@@ -71,8 +71,6 @@ HOLD_MS: Final = 10_000
 
 STORE_RETRY_S: Final = (0.1, 0.5, 1.0, 2.0, 5.0)
 STORE_RETRIES_MAX: Final = 60
-
-_ADVANCE: Final = Advance()
 
 
 class Surroundings(Protocol):
@@ -133,10 +131,13 @@ class RunDriver:
         self._lost_claims: dict[str, LedgerRow] = {}
         self._answers: list[tuple[asyncio.Future[CommandAnswer], CommandAnswer]] = []
         self._flying: dict[Order, Callable[[], None] | None] = {}
+        self._orders: list[Order] = []
+        self._orders_seq = -1
         self._seen_keys: set[tuple[str, str, str]] = set()
         self._wake: asyncio.Future[None] | None = None
         self._loop = asyncio.get_running_loop()
         self._stopping = False
+        self._broken: BaseException | None = None
         self._cancelled_calls: set[tuple[str, int]] = set()
         self.durable = self._loop.create_future()
 
@@ -158,7 +159,8 @@ class RunDriver:
         self._ring()
 
     def left_over(self) -> list[_Posted]:
-        """Commands that arrived while the run was being released; the host submits them again."""
+        """Commands without an answer: they came while the run was being released, or lost. The host submits them
+        again."""
         left = [item for item in self._inbox if item[1] is not None]
         self._inbox.clear()
         return left
@@ -172,15 +174,15 @@ class RunDriver:
                 if self.parked or self._stopping:
                     return
                 await self._wait()
+                if self._broken is not None:
+                    raise self._broken
         except Lost:
             self._stopping = True
         finally:
             for cancel in self._flying.values():
                 if cancel is not None:
                     cancel()
-            for future, _ in self._answers:
-                if not future.done():
-                    future.cancel()
+            self._set_aside()  # what wasn't answered is for whoever decides for the run from now on
 
     # --- one step --------------------------------------------------------------------------------------------------
 
@@ -195,6 +197,9 @@ class RunDriver:
             await self._flush(now, last=True)
         except Retry:
             return
+        except StoreError as error:
+            await self._after_store_error(error)
+            return
         self._dispatch(now)
 
     async def _take(self, posted: _Posted, now: int) -> None:
@@ -203,7 +208,10 @@ class RunDriver:
         command, answer = posted
         outside = command.command_id if isinstance(command, Outside) else ""
         if outside and self._events:
+            # If this append fails, the command is still to be decided, after what came before it.
+            self._inbox.appendleft(posted)
             await self._flush(now)
+            self._inbox.popleft()
         self._commands.append(posted)
         self._causation = outside
         decision = decide(self.state, command, now)
@@ -225,7 +233,7 @@ class RunDriver:
     async def _advance(self, now: int) -> None:
         """All that is due, with the inline checks on the way, until the state has nothing more to say."""
         for _ in range(STEP_DECISIONS_MAX):
-            decision = decide(self.state, _ADVANCE, now)
+            decision = advance(self.state, now)
             if decision.events:
                 await self._apply(None, decision, now)
             elif self.state.phase != "open_calls" or not await self._inline_checks(now):
@@ -337,11 +345,7 @@ class RunDriver:
             release=release,
             blobs=(*self._blobs, *spilled),
         )
-        try:
-            answer = await self.around.store.append(request)
-        except StoreError as error:
-            await self._after_store_error(error)
-            raise Retry from error
+        answer = await self.around.store.append(request)
         match answer:
             case Appended() | AlreadyDone():
                 pass
@@ -372,7 +376,9 @@ class RunDriver:
             return True
         if self._inbox or self._flying:
             return False
-        for order in pending_orders(state, now):
+        self._orders = orders = pending_orders(state, now)
+        self._orders_seq = state.seq
+        for order in orders:
             if type(order) is RunChecks and not self._would_look(state.calls[order.call]):
                 continue
             return False
@@ -386,15 +392,17 @@ class RunDriver:
         return call.phase != "waiting_key" or mark not in self._seen_keys
 
     async def _after_store_error(self, error: StoreError) -> None:
-        """Nothing is known to be committed: wait, fold the log again, and decide the step's commands anew.
-
-        If the append did land after all, those commands find it done and change nothing.
+        """An append, a release or a look at the ledger got no answer, so nothing is known to be committed: wait, fold
+        the log again, and decide the step's commands anew. If an append did land after all, they find it done and change
+        nothing.
         """
         self._set_aside()
         for attempt in range(STORE_RETRIES_MAX):
+            if self._stopping and self._create is None:
+                return
             if self._stopping:
                 raise error
-            await asyncio.sleep(STORE_RETRY_S[min(attempt, len(STORE_RETRY_S) - 1)])
+            await asyncio.sleep(_store_pause_s(attempt))
             try:
                 if self._create is not None and await self.around.store.run(self.state.run_id) is None:
                     # The run itself was never written: there is nothing to fold, and its caller is told.
@@ -404,7 +412,9 @@ class RunDriver:
                 if self._create is not None:
                     raise
                 continue
-            self._create = None
+            if self._create is not None:
+                self._create = None
+                self.durable.set_result(None)
             return
         raise error
 
@@ -442,6 +452,7 @@ class RunDriver:
         self.state, _ = await load_run(around.store, self.state.run_id)
         self._seq = self.state.seq
         self._head = row.head
+        self._seen_keys.clear()
 
     # --- dispatch --------------------------------------------------------------------------------------------------
 
@@ -450,7 +461,9 @@ class RunDriver:
         if self.parked or self._stopping:
             return
         state = self.state
-        orders = pending_orders(state, now)
+        # The end of the step asked already, if nothing was out; no event has come since.
+        orders = self._orders if self._orders_seq == state.seq else pending_orders(state, now)
+        self._orders_seq = -1
         if self._flying:
             self._drop_vanished(orders)
         for order in orders:
@@ -487,7 +500,13 @@ class RunDriver:
     def _fly(self, order: Order, work: Any) -> None:
         task: asyncio.Task[None] = self._loop.create_task(work)
         self._flying[order] = _canceller(task)
-        task.add_done_callback(_surface)
+        task.add_done_callback(self._flown)
+
+    def _flown(self, task: asyncio.Task[None]) -> None:
+        """Work of our own that failed stops the run here: its order would stay in flight for ever."""
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._broken = error
+            self._ring()
 
     def _land(self, order: Order, command: Command) -> None:
         """An order's observation arrived."""
@@ -581,7 +600,16 @@ class RunDriver:
         )
 
     async def _run_checks(self, order: RunChecks, call: CallState) -> None:
-        self._land(order, await self._checked(order, call))
+        for attempt in range(STORE_RETRIES_MAX):
+            try:
+                command = await self._checked(order, call)
+            except StoreError:
+                if attempt == STORE_RETRIES_MAX - 1:
+                    raise
+                await asyncio.sleep(_store_pause_s(attempt))
+            else:
+                self._land(order, command)
+                return
 
     async def _checked(self, order: RunChecks, call: CallState) -> ChecksDone:
         """All rungs of the application over one call, the ledger's row with them."""
@@ -617,7 +645,7 @@ class RunDriver:
 
     async def _wait(self) -> None:
         """Until an observation arrives or a timer of the state is due."""
-        if self._inbox or self._stopping:
+        if self._inbox or self._stopping or self._broken is not None:
             return
         self._wake = self._loop.create_future()
         wake = wake_at_ms(self.state)
@@ -655,11 +683,6 @@ def _canceller(task: asyncio.Task[None]) -> Callable[[], None]:
     return cancel
 
 
-def _surface(task: asyncio.Task[None]) -> None:
-    """A bug in our own work must not vanish with its task."""
-    if (
-        not task.cancelled()
-        and (error := task.exception()) is not None
-        and not isinstance(error, BoundloopError)
-    ):
-        raise error
+def _store_pause_s(attempt: int) -> float:
+    """How long to leave the store alone after the given failure in a row (from 0)."""
+    return STORE_RETRY_S[min(attempt, len(STORE_RETRY_S) - 1)]

@@ -8,7 +8,6 @@ row for ``SELF_STOP_S`` stops dispatching at once: by then another may have take
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 from uuid import uuid4
@@ -22,7 +21,7 @@ from ..eventstore.port import Acquired, EventStore, HostRow, NewRun, NotFound, O
 from ..eventstore.process_identity import this_process
 from ..eventstore.submit import encode_answer, submit_unhosted
 from ..runtime.commands import CommandAnswer, OutsideCommand, TakeOver, decode_command
-from ..runtime.errors import BoundloopError, HistoryRefused, LogDamaged, OwnedError, RunNotFound, StoreError
+from ..runtime.errors import BoundloopError, HistoryRefused, LogDamaged, OwnedError, StoreError
 from ..runtime.events import AnyEvent, RunStarted
 from ..runtime.fold import begin
 from ..runtime.orders import wake_at_ms
@@ -36,6 +35,8 @@ from .executors import Executors
 
 RENEW_S: Final = 2.0
 SELF_STOP_S: Final = 8.0
+RENEW_TRY_LEAST_S: Final = 1.0
+STORE_PAUSE_S: Final = 1.0
 TIMER_MAX_S: Final = 60.0
 RUNS_MAX: Final = 50_000
 """Drivers in one host; beyond it ready runs wait in the store."""
@@ -67,24 +68,26 @@ class Host:
         self.watchers: list[Watcher] = []
         self.progress_watchers: list[ProgressWatcher] = []
         self.parked_watchers: list[Callable[[str, State], None]] = []
+        self.failed_watchers: list[Callable[[BaseException], None]] = []
         self.failed: BaseException | None = None
         self.failures: dict[str, BaseException] = {}
         self._drivers: dict[str, RunDriver] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._locks: dict[str, asyncio.Lock] = {}
         self._not_ours: set[str] = set()
+        self._doubtful: set[str] = set()
         self._switches: list[Switch] = []
         self._loop = asyncio.get_running_loop()
         self._ready = asyncio.Event()
         self._sleeps_until_ms = 0
         self._closing = False
-        self._renewed_at = time.monotonic()
+        self._renewed_at = self._loop.time()
         self._background: list[asyncio.Task[None]] = []
 
     async def open(self, *, dead_hosts: Sequence[str] = ()) -> None:
         """Register, learn the switches, begin to take up ready runs. ``dead_hosts`` are proven dead by the caller."""
         for host_id in dead_hosts:
-            await self.store.drop_host(host_id)
+            await self.store.drop_host(host_id, died=True)
         process = this_process()
         await self.store.register_host(
             HostRow(
@@ -96,7 +99,7 @@ class Host:
             )
         )
         self._switches = await self.store.switches()
-        self._renewed_at = time.monotonic()
+        self._renewed_at = self._loop.time()
         self._background = [
             self._loop.create_task(self._renew()),
             self._loop.create_task(self._take_up_ready()),
@@ -197,6 +200,8 @@ class Host:
             raise OwnedError(0, "another host", path=run_id)
 
     def _host(self, run_id: str, driver: RunDriver) -> None:
+        self.failures.pop(run_id, None)
+        self._not_ours.discard(run_id)
         self._drivers[run_id] = driver
         self._tasks[run_id] = self._loop.create_task(self._drive(run_id, driver))
 
@@ -205,6 +210,9 @@ class Host:
         try:
             await driver.drive()
         except asyncio.CancelledError:
+            for _, answer in driver.left_over():
+                if answer is not None and not answer.done():
+                    answer.set_exception(_closed())
             raise
         except BaseException as raised:
             error = raised
@@ -229,12 +237,27 @@ class Host:
                 self._loop.create_task(self._submit_again(run_id, command, answer))  # type: ignore[arg-type]  # only outside commands carry an answer
 
     async def _give_up(self, run_id: str, driver: RunDriver) -> None:
-        """A driver that failed gives its run up without marking it ready: a second try here would fail alike."""
-        self._not_ours.add(run_id)
+        """A driver that failed gives its run up for another host, now or later. A second try here would fail alike, so
+        this host leaves it alone until somebody touches it."""
         try:
-            await self.store.release(run_id, self.host_id, driver.epoch, ready=False)
+            await self.store.release(run_id, self.host_id, driver.epoch, ready=True)
         except StoreError:
-            return
+            self._doubt(run_id)
+        self._not_ours.add(run_id)  # after the release, which this host hears of as it hears of any touch
+
+    def _doubt(self, run_id: str) -> None:
+        """The store may have given this host the run, or kept it for it, without an answer: to be looked at again."""
+        self._doubtful.add(run_id)
+        self._ready.set()
+
+    async def _settle_doubts(self) -> None:
+        """Runs whose row names this host but that nobody drives are given back."""
+        for run_id in list(self._doubtful):
+            async with self._lock(run_id):
+                row = await self.store.run(run_id)
+                if row is not None and row.owner == self.host_id and run_id not in self._drivers:
+                    await self.store.release(run_id, self.host_id, row.epoch, ready=True)
+                self._doubtful.discard(run_id)
 
     async def _quarantine(self, run_id: str, error: BoundloopError) -> None:
         await self.store.mark_damaged(run_id, str(error)[:500])
@@ -275,7 +298,7 @@ class Host:
             async with self._lock(run_id):
                 driver = self._drivers.get(run_id)
                 if driver is None:
-                    return await submit_unhosted(self.store, run_id, command, host_id=self.host_id)
+                    return await self._decide_here(run_id, command)
         answer: asyncio.Future[CommandAnswer] = self._loop.create_future()
         driver.post(command, answer)
         task = self._tasks.get(run_id)
@@ -283,6 +306,15 @@ class Host:
             waiting: list[asyncio.Future[Any]] = [answer, task]
             await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
         return await answer
+
+    async def _decide_here(self, run_id: str, command: OutsideCommand) -> CommandAnswer:
+        try:
+            return await submit_unhosted(
+                self.store, run_id, command, host_id=self.host_id, publish=self.publish
+            )
+        except StoreError:
+            self._doubt(run_id)
+            raise
 
     async def on_submit(self, run_id: str, command_id: str, data: bytes) -> bytes:
         """The store's ``SubmitHandler``: encoded command in, encoded answer out."""
@@ -307,28 +339,36 @@ class Host:
 
     async def _take_up_ready(self) -> None:
         while True:
-            wake = await self.store.next_wake_ms()
-            delay = TIMER_MAX_S
-            if wake is not None:
-                delay = min(TIMER_MAX_S, max(0.0, (wake - self.store.now_ms()) / 1_000))
-            if delay > 0:
-                self._sleeps_until_ms = self.store.now_ms() + int(delay * 1_000)
-                try:
-                    async with asyncio.timeout(delay):
-                        await self._ready.wait()
-                except TimeoutError:
-                    pass
-            self._ready.clear()
-            self._switches = await self.store.switches()
-            run_ids = [
-                run_id for run_id in await self.store.ready_runs(1_000) if run_id not in self._not_ours
-            ]
-            room = RUNS_MAX - len(self._drivers)
-            for run_id in run_ids[:room]:
-                await self.take_up(run_id)
-            if not run_ids:
-                # Due runs that aren't ours would come up again at once: wait for a signal or the longest timer.
-                await self._rest_if_only_foreign(wake)
+            try:
+                await self._look_for_ready()
+            except StoreError:
+                # What is ready stays ready; the store is asked again in a while.
+                await asyncio.sleep(STORE_PAUSE_S)
+                self._ready.set()
+
+    async def _look_for_ready(self) -> None:
+        """Wait for a signal or the next timer, then take up what is ready."""
+        wake = await self.store.next_wake_ms()
+        delay = TIMER_MAX_S
+        if wake is not None:
+            delay = min(TIMER_MAX_S, max(0.0, (wake - self.store.now_ms()) / 1_000))
+        if delay > 0:
+            self._sleeps_until_ms = self.store.now_ms() + int(delay * 1_000)
+            try:
+                async with asyncio.timeout(delay):
+                    await self._ready.wait()
+            except TimeoutError:
+                pass
+        self._ready.clear()
+        await self._settle_doubts()
+        self._switches = await self.store.switches()
+        run_ids = [run_id for run_id in await self.store.ready_runs(1_000) if run_id not in self._not_ours]
+        room = RUNS_MAX - len(self._drivers)
+        for run_id in run_ids[:room]:
+            await self.take_up(run_id)
+        if not run_ids:
+            # Due runs that aren't ours would come up again at once: wait for a signal or the longest timer.
+            await self._rest_if_only_foreign(wake)
 
     async def _rest_if_only_foreign(self, wake: int | None) -> None:
         if wake is None or wake > self.store.now_ms() or self._ready.is_set():
@@ -342,7 +382,7 @@ class Host:
     async def take_up(self, run_id: str) -> bool:
         """Acquire a ready run and drive it; False if it isn't ours, isn't free, or can't be read."""
         async with self._lock(run_id):
-            if run_id in self._drivers or self._closing:
+            if run_id in self._drivers or self._closing or self.failed is not None:
                 return False
             row = await self.store.run(run_id)
             if row is None or row.damaged:
@@ -360,6 +400,9 @@ class Host:
                 self._not_ours.add(run_id)
                 await self._quarantine(run_id, error)
                 return False
+            except StoreError:
+                self._doubt(run_id)
+                raise
             self._host(run_id, self._resumed(state, answer))
             return True
 
@@ -395,23 +438,35 @@ class Host:
         """Keep the row; stop everything if that fails for too long, by this process's own clock."""
         while True:
             await asyncio.sleep(RENEW_S)
+            asked_at = self._loop.time()
+            # A loop that was blocked for that long still gets one try: nothing was dispatched meanwhile.
+            left_s = max(self._renewed_at + SELF_STOP_S - asked_at, RENEW_TRY_LEAST_S)
             try:
-                async with asyncio.timeout(SELF_STOP_S):
+                async with asyncio.timeout(left_s):
                     kept = await self.store.renew_host(self.host_id)
             except (StoreError, TimeoutError):
-                kept = True
+                kept = self._loop.time() - self._renewed_at < SELF_STOP_S
             else:
-                if kept:
-                    self._renewed_at = time.monotonic()
-            if not kept or time.monotonic() - self._renewed_at > SELF_STOP_S:
-                self.failed = StoreError(
-                    "host_lost", "this process lost its owner row and stopped", path=self.host_id
-                )
-                await self._stop_drivers()
+                self._renewed_at = asked_at
+            if not kept:
+                await self._lose()
                 return
+
+    async def _lose(self) -> None:
+        """The row is gone, or may be: nothing more is dispatched here, and everybody who waits is told."""
+        self.failed = StoreError(
+            "host_lost", "this process lost its owner row and stopped", path=self.host_id
+        )
+        await self._stop_drivers()
+        for watch in self.failed_watchers:
+            watch(self.failed)
 
     def _refuse_if_failed(self) -> None:
         if self.failed is not None:
             raise self.failed
         if self._closing:
-            raise RunNotFound("")
+            raise _closed()
+
+
+def _closed() -> StoreError:
+    return StoreError("closed", "this host is closed")

@@ -246,13 +246,14 @@ class MemoryStore:
         self._hosts[host_id] = msgspec.structs.replace(host, expires_at_ms=self.now_ms() + HOST_VALID_MS)
         return True
 
-    async def drop_host(self, host_id: str) -> None:
+    async def drop_host(self, host_id: str, *, died: bool = False) -> None:
         self._hosts.pop(host_id, None)
         now_ms = self.now_ms()
         woken: list[str] = []
         for run_id, run in self._runs.items():
             if run.row.owner == host_id:
-                run.row = msgspec.structs.replace(run.row, owner="")
+                # An owner without a row is how acquire knows of a death.
+                run.row = msgspec.structs.replace(run.row, owner=host_id if died else "")
                 if self._wake(run_id, now_ms):
                     woken.append(run_id)
         self._notify(woken)

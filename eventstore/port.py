@@ -233,8 +233,9 @@ class EventStore(Protocol):
         """False if the row is gone: the caller must stop dispatching and exit."""
         ...
 
-    async def drop_host(self, host_id: str) -> None:
-        """Remove the owner row; its runs become ready."""
+    async def drop_host(self, host_id: str, *, died: bool = False) -> None:
+        """Remove the owner row; its runs become ready. ``died``: the caller proved the death of a host that is not
+        its own, and whoever acquires one of these runs is told so."""
         ...
 
     async def hosts(self) -> list[HostRow]: ...

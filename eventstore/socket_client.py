@@ -179,8 +179,8 @@ class SocketStore:
         renewed: bool = await self._ask("renew_host", host_id)
         return renewed
 
-    async def drop_host(self, host_id: str) -> None:
-        await self._ask("drop_host", host_id)
+    async def drop_host(self, host_id: str, *, died: bool = False) -> None:
+        await self._ask("drop_host", host_id, died)
 
     async def hosts(self) -> list[HostRow]:
         rows: list[HostRow] = await self._ask("hosts")

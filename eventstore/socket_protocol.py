@@ -75,7 +75,7 @@ ARGUMENTS: dict[str, Any] = {
     "unknown_effects": tuple[str | None, int],
     "register_host": tuple[HostRow],
     "renew_host": tuple[str],
-    "drop_host": tuple[str],
+    "drop_host": tuple[str, bool],
     "hosts": tuple[()],
     "acquire": tuple[str, str, list[str]],
     "release": tuple[str, str, int, bool],

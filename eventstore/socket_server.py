@@ -46,6 +46,7 @@ _NOTHING = msgspec.Raw(encode(None))
 _KEYWORDS = {
     "read": ("after_seq", "rows_max"),
     "acquire": ("dead_hosts",),
+    "drop_host": ("died",),
     "release": ("ready",),
     "set_switch": ("on",),
 }

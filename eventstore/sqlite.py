@@ -153,8 +153,8 @@ class SqliteStore:
     async def renew_host(self, host_id: str) -> bool:
         return await self._thread.submit(lambda: self._rows.renew_host(host_id), writes=True, light=True)
 
-    async def drop_host(self, host_id: str) -> None:
-        await self._thread.submit(lambda: self._rows.drop_host(host_id), writes=True, light=False)
+    async def drop_host(self, host_id: str, *, died: bool = False) -> None:
+        await self._thread.submit(lambda: self._rows.drop_host(host_id, died), writes=True, light=False)
 
     async def hosts(self) -> list[HostRow]:
         return await self._thread.submit(self._rows.hosts, writes=False, light=True)
@@ -191,7 +191,7 @@ class SqliteStore:
     async def submit(self, run_id: str, command_id: str, command: bytes) -> bytes:
         """Runs the handler on the loop that opened the store, from whatever loop it is called."""
         handler = self.on_submit
-        if handler is None or self._loop is None:
+        if handler is None or self._loop is None or self._loop.is_closed():
             raise StoreError(
                 "no_submit_handler", "the owner of this store takes no outside commands", path=self.path
             )

@@ -17,8 +17,9 @@ from .turns import turn_attempts_left
 
 
 def take_over(state: State, command: TakeOver, now_ms: int) -> Decision:
-    """The one append that opens a new epoch. An ended run has nothing to take over."""
-    if state.phase == "terminated":
+    """The one append that opens a new epoch. An ended run has nothing to take over, and an epoch is opened once: the
+    command comes again if its append was committed without an answer."""
+    if state.phase == "terminated" or state.epoch >= command.epoch:
         return NOTHING
     group: list[e.AnyEvent] = [e.RunResumed(command.epoch, command.cause, command.host)]
     settlements: list[Settlement] = []

@@ -498,6 +498,18 @@ class StoreContract:
         await self.settled(world)
         assert world.woken == ["r1"]
 
+    async def test_who_takes_a_run_of_a_dead_host_is_told_of_the_death(self, world: World) -> None:
+        await world.store.register_host(world.host("h1"))
+        await world.writer("r1", host_id="h1").write("one")
+        await world.store.drop_host("h1", died=True)
+        assert await world.store.hosts() == []
+        assert await world.store.ready_runs() == ["r1"]
+        answer = await world.store.acquire("r1", "h2")
+        assert isinstance(answer, Acquired)
+        assert answer.died
+        await self.settled(world)
+        assert world.woken == ["r1"]
+
     async def test_release_by_the_owner_only(self, world: World) -> None:
         await world.store.register_host(world.host("h1"))
         await world.writer(host_id="h1").write("one")
