@@ -105,23 +105,22 @@ class _Walk:
 
     def problem_of(self, row: StoredAppend) -> str:
         """What is wrong with the row's envelope and bytes; empty if nothing."""
+        if not _has_its_types(row):
+            return "a field of the row has another type than was written"
         if row.event_count < 1 or row.first_seq != self.seq + 1:
             return f"the append after seq {self.seq} is missing or out of place"
-        try:
-            wanted = append_hash(
-                self.head,
-                row.run_id,
-                row.first_seq,
-                row.event_count,
-                row.epoch,
-                row.at_ms,
-                row.append_id,
-                row.causation,
-                row.schema_version,
-                row.body,
-            )
-        except (TypeError, ValueError) as error:  # a field has another type than was written
-            return f"the row can't be hashed: {error}"
+        wanted = append_hash(
+            self.head,
+            row.run_id,
+            row.first_seq,
+            row.event_count,
+            row.epoch,
+            row.at_ms,
+            row.append_id,
+            row.causation,
+            row.schema_version,
+            row.body,
+        )
         if row.hash != wanted:
             return "the hash doesn't fit the row"
         if row.epoch < self.epoch:
@@ -139,6 +138,8 @@ class _Walk:
     def problem_at_end(self) -> str:
         """Whether the run's index row tells of the same end as its log."""
         run = self.run
+        if not _is_number(run.epoch):
+            return "the epoch in the run's row is no number"
         if run.seq != self.seq:
             return f"the log ends at seq {self.seq}, the run's row says {run.seq}"
         if run.head != self.head:
@@ -163,8 +164,24 @@ async def _verify(store: EventStore, run: RunRow) -> RunVerdict:
     return walk.verdict(walk.problem_at_end())
 
 
+def _is_number(value: object) -> bool:
+    return isinstance(value, int)
+
+
+def _has_its_types(row: StoredAppend) -> bool:
+    """A damaged page may give text for a number; a database's types hold for what it writes, not for what it reads."""
+    numbers = (row.first_seq, row.event_count, row.epoch, row.at_ms, row.schema_version)
+    return (
+        all(_is_number(number) for number in numbers)
+        and all(isinstance(data, bytes) for data in (row.append_id, row.body, row.hash))
+        and all(isinstance(text, str) for text in (row.run_id, row.causation))
+    )
+
+
 def _last_seq(seq: int, row: StoredAppend) -> int:
     """The end of the first bad append: of this row if it is in its place, else of the gap before it."""
+    if not _has_its_types(row):
+        return seq + 1
     if row.first_seq == seq + 1:
         return row.first_seq + max(row.event_count, 1) - 1
     return max(row.first_seq - 1, seq + 1)

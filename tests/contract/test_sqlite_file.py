@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from boundloop.eventstore import migrate, sqlite_file
+from boundloop.eventstore import migrate, sqlite_file, sqlite_thread
 from boundloop.eventstore.clock import StoreClock
 from boundloop.eventstore.location import Location, open_store, parse_url
-from boundloop.eventstore.port import AlreadyDone, Appended
+from boundloop.eventstore.port import AlreadyDone, Appended, RunFilter
 from boundloop.eventstore.sqlite import SqliteStore
 from boundloop.eventstore.sqlite_file import connect, file_system_of, has_wal_reset_bug, real_path
 from boundloop.eventstore.verify import verify_store
@@ -438,11 +438,28 @@ async def test_a_closed_store_says_so(tmp_path: Path) -> None:
 
 
 @pytest.mark.asyncio
+async def test_a_store_without_writes_empties_its_wal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite_thread, "IDLE_MS", 1)
+    store = await SqliteStore.open(str(tmp_path / "runs.db"))
+    wal = tmp_path / "runs.db-wal"
+    for number in range(
+        2
+    ):  # the second time the thread has to be told that there is something to empty again
+        await LogWriter(store, f"r{number}").write("one")
+        reads = 0
+        while wal.stat().st_size > 0:
+            await store.runs(RunFilter())  # the thread's turn
+            reads += 1
+            assert reads < 100_000
+    await store.close()
+
+
+@pytest.mark.asyncio
 async def test_a_slow_disk_moves_commits_to_the_thread(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from boundloop.eventstore import sqlite_thread
-
     monkeypatch.setattr(sqlite_thread, "TICK_US_MAX", -1)
     monkeypatch.setattr(sqlite_thread, "JOB_US", 0)
     store = await SqliteStore.open(str(tmp_path / "runs.db"))

@@ -1,0 +1,307 @@
+"""Appends in SQL: the log row, the run's row, the ledger and the wakes that one append carries."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import msgspec
+
+from ..runtime.ledger import LedgerRow, Settlement
+from .port import (
+    APPEND_SCHEMA_VERSION,
+    AlreadyDone,
+    Append,
+    AppendAnswer,
+    Appended,
+    ClaimTaken,
+    Conflict,
+    Fenced,
+)
+from .rules import ENDED_STATUS, accepts_claim, claimed_row, is_ended, lost_wake, settled_row, waits_for_key
+
+BLOB_PART_BYTES = 256 * 1024
+"""A blob is stored in parts of this size."""
+
+CACHED_RUNS_MAX = 20_000
+
+_GO_ON = (
+    "UPDATE runs SET seq = ?, head = ?, updated_at_ms = ?, status = ?, outcome = ?, reason = ? "
+    "WHERE run_key = ? AND epoch = ? AND seq = ? AND head = ?"
+)
+_MOVE = (
+    "UPDATE runs SET seq = ?, head = ?, updated_at_ms = ?, status = ?, outcome = ?, reason = ?, "
+    "waiting_for = ?, wake_at_ms = ?, owner = ?, ready_at_ms = ? "
+    "WHERE run_key = ? AND epoch = ? AND seq = ? AND head = ?"
+)
+_CREATE = (
+    "INSERT INTO runs (run_id, seq, epoch, head, updated_at_ms, created_at_ms, tenant, agent, operation_id, "
+    "parent_id, root_id, status, outcome, reason, waiting_for, wake_at_ms, owner, ready_at_ms) "
+    "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+)
+_APPEND = (
+    "INSERT INTO appends (run_key, first_seq, event_count, epoch, schema_version, at_ms, append_id, causation, "
+    "body, hash) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+)
+LEDGER_COLUMNS = (
+    "tenant, key, tool, status, intent_sha256, args_sha256, run_id, call_id, attempt, epoch, valid_until_ms, "
+    "at_ms, result, result_sha256"
+)
+
+
+class _Known:
+    """What the thread remembers of a run's row: enough to tell which columns an append changes."""
+
+    __slots__ = ("owner", "ready_at_ms", "run_key", "tenant", "waiting_for", "wake_at_ms")
+
+    def __init__(
+        self,
+        run_key: int,
+        tenant: str,
+        waiting_for: str,
+        wake_at_ms: int | None,
+        owner: str,
+        ready_at_ms: int | None,
+    ) -> None:
+        self.run_key = run_key
+        self.tenant = tenant
+        self.waiting_for = waiting_for
+        self.wake_at_ms = wake_at_ms
+        self.owner = owner
+        self.ready_at_ms = ready_at_ms
+
+
+class SqliteAppends:
+    """``connection`` is asked for on the store's thread only. What a transaction makes ready is gathered, and told by
+    ``take_woken`` once it is committed; ``forget`` drops what a rollback makes untrue."""
+
+    def __init__(self, connection: Callable[[], sqlite3.Connection], now_ms: Callable[[], int]) -> None:
+        self._connection = connection
+        self._now_ms = now_ms
+        self._known: dict[str, _Known] = {}
+        self._woken: list[str] = []
+
+    def mark(self) -> int:
+        """A place in what is gathered, for ``forget``."""
+        return len(self._woken)
+
+    def forget(self, mark: int) -> None:
+        """Everything since ``mark`` was rolled back."""
+        self._known.clear()
+        del self._woken[mark:]
+
+    def take_woken(self) -> Sequence[str]:
+        """The runs that commits made ready since the last call."""
+        if not self._woken:
+            return ()
+        woken = list(dict.fromkeys(self._woken))
+        self._woken.clear()
+        return woken
+
+    def _all(self, sql: str, values: Iterable[Any] = ()) -> list[Any]:
+        return self._connection().execute(sql, tuple(values)).fetchall()
+
+    def _one(self, sql: str, values: Sequence[Any] = ()) -> Any:
+        return self._connection().execute(sql, values).fetchone()
+
+    # --- append ----------------------------------------------------------------------------------------------------
+
+    def append(self, request: Append) -> AppendAnswer:
+        now_ms = self._now_ms()
+        known = self._known.get(request.run_id) or self._look_up(request.run_id)
+        if known is None and request.create is None:
+            return Conflict(0)
+        if request.claim is not None:
+            held = self.ledger_row(request.claim.tenant, request.claim.key)
+            if held is not None and not accepts_claim(held, request.run_id, request.claim.call_id):
+                return self._refusal(request) or ClaimTaken(held)
+        seq = request.expected_seq + request.event_count
+        if known is None:
+            known = self._create(request, now_ms)
+        elif not self._advance(request, known, seq, now_ms):
+            return self._refusal(request) or Conflict(seq)
+        self._connection().execute(
+            _APPEND,
+            (
+                known.run_key,
+                request.expected_seq + 1,
+                request.event_count,
+                request.epoch,
+                APPEND_SCHEMA_VERSION,
+                request.at_ms,
+                request.append_id,
+                request.causation,
+                request.body,
+                request.hash,
+            ),
+        )
+        for digest, data in request.blobs:
+            self.put_blob(digest, data)
+        if request.claim is not None:
+            self._put_ledger_row(claimed_row(request.claim, request.run_id, request.epoch, now_ms))
+        for settlement in request.settlements:
+            self._settle(request.run_id, settlement, now_ms)
+        for run_id in request.wake_runs:
+            self._wake(run_id, now_ms)
+        return Appended(seq, now_ms)
+
+    def _look_up(self, run_id: str) -> _Known | None:
+        row = self._one(
+            "SELECT run_key, tenant, waiting_for, wake_at_ms, owner, ready_at_ms FROM runs WHERE run_id = ?",
+            (run_id,),
+        )
+        return None if row is None else self._remember(run_id, _Known(*row))
+
+    def _remember(self, run_id: str, known: _Known) -> _Known:
+        if len(self._known) >= CACHED_RUNS_MAX:
+            self._known.clear()
+        self._known[run_id] = known
+        return known
+
+    def _refusal(self, request: Append) -> AppendAnswer | None:
+        """Why this append can't follow the run's last row; None if it can."""
+        row = self._one("SELECT run_key, seq, epoch, head FROM runs WHERE run_id = ?", (request.run_id,))
+        if row is None:
+            return None if request.create is not None else Conflict(0)
+        run_key, seq, epoch, head = row
+        if request.epoch < epoch:
+            # Before "already done": a ghost whose append was committed must not go on to act on it.
+            return Fenced(epoch)
+        if (request.epoch, request.expected_seq, request.prev_hash) == (epoch, seq, head):
+            return None
+        stored = self._one(
+            "SELECT event_count, hash FROM appends WHERE run_key = ? AND first_seq = ?",
+            (run_key, request.expected_seq + 1),
+        )
+        if stored is not None and stored[1] == request.hash:
+            return AlreadyDone(request.expected_seq + stored[0], self._now_ms())
+        return Conflict(seq)
+
+    def _create(self, request: Append, now_ms: int) -> _Known:
+        create, index = request.create, request.index
+        assert create is not None
+        owner = "" if request.release else request.host_id
+        known = _Known(0, create.tenant, index.waiting_for, index.wake_at_ms, owner, None)
+        known.ready_at_ms = self._ready_at(request, known, "", now_ms)
+        cursor = self._connection().execute(
+            _CREATE,
+            (
+                request.run_id,
+                request.event_count,
+                request.epoch,
+                request.hash,
+                request.at_ms,
+                request.at_ms,
+                create.tenant,
+                create.agent,
+                create.operation_id,
+                create.parent_id,
+                create.root_id,
+                index.status,
+                index.outcome,
+                index.reason,
+                index.waiting_for,
+                index.wake_at_ms,
+                owner,
+                known.ready_at_ms,
+            ),
+        )
+        assert cursor.lastrowid is not None
+        known.run_key = cursor.lastrowid
+        return self._remember(request.run_id, known)
+
+    def _advance(self, request: Append, known: _Known, seq: int, now_ms: int) -> bool:
+        """Move the run's row on; False if it isn't where the append expects it."""
+        index = request.index
+        owner = "" if request.release else known.owner
+        mark = len(self._woken)
+        ready_at_ms = self._ready_at(request, known, known.waiting_for, now_ms)
+        values = (seq, request.hash, request.at_ms, index.status, index.outcome, index.reason)
+        place = (known.run_key, request.epoch, request.expected_seq, request.prev_hash)
+        parked = (index.waiting_for, index.wake_at_ms, owner, ready_at_ms)
+        # SQLite rewrites an index entry whenever its column is named in SET, changed or not.
+        if parked == (known.waiting_for, known.wake_at_ms, known.owner, known.ready_at_ms):
+            done = self._connection().execute(_GO_ON, values + place).rowcount
+        else:
+            done = self._connection().execute(_MOVE, values + parked + place).rowcount
+        if done != 1:
+            del self._woken[mark:]
+            return False
+        known.waiting_for, known.wake_at_ms, known.owner, known.ready_at_ms = parked
+        return True
+
+    def _ready_at(self, request: Append, known: _Known, waited_for: str, now_ms: int) -> int | None:
+        """Since when the run is ready after this append. An owner that goes on has seen what woke it; one that
+        releases may have decided before the wake, so the mark stays."""
+        if is_ended(request.index):
+            return None
+        ready_at_ms = known.ready_at_ms if request.release or request.ready else None
+        key = lost_wake(waited_for, request.index.waiting_for)
+        if key is not None and not request.ready:
+            held = self.ledger_row(known.tenant, key)
+            missed = held is None or held.status in ("succeeded", "rejected")
+        else:
+            missed = False
+        if request.ready or missed:
+            self._woken.append(request.run_id)
+            return now_ms if ready_at_ms is None else ready_at_ms
+        return ready_at_ms
+
+    def _wake(self, run_id: str, now_ms: int) -> None:
+        done = self._connection().execute(
+            "UPDATE runs SET ready_at_ms = coalesce(ready_at_ms, ?) WHERE run_id = ? AND status <> ?",
+            (now_ms, run_id, ENDED_STATUS),
+        )
+        if done.rowcount:
+            self._known.pop(run_id, None)
+            self._woken.append(run_id)
+
+    # --- the ledger ------------------------------------------------------------------------------------------------
+
+    def ledger_row(self, tenant: str, key: bytes) -> LedgerRow | None:
+        row = self._one(f"SELECT {LEDGER_COLUMNS} FROM ledger WHERE tenant = ? AND key = ?", (tenant, key))
+        return None if row is None else LedgerRow(**named(LEDGER_COLUMNS, row))
+
+    def _put_ledger_row(self, row: LedgerRow) -> None:
+        self._connection().execute(
+            f"INSERT OR REPLACE INTO ledger ({LEDGER_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            msgspec.structs.astuple(row),
+        )
+
+    def _settle(self, run_id: str, settlement: Settlement, now_ms: int) -> None:
+        held = self.ledger_row(settlement.tenant, settlement.key)
+        if held is None or (held.run_id, held.call_id) != (run_id, settlement.call_id):
+            return
+        row = settled_row(held, settlement, now_ms)
+        if row is None:
+            self._connection().execute(
+                "DELETE FROM ledger WHERE tenant = ? AND key = ?", (settlement.tenant, settlement.key)
+            )
+        else:
+            self._put_ledger_row(row)
+        waiters = self._all(
+            "SELECT run_id FROM runs WHERE waiting_for = ? AND waiting_for <> '' AND tenant = ?",
+            (waits_for_key(settlement.key), settlement.tenant),
+        )
+        for (waiter,) in waiters:
+            self._wake(waiter, now_ms)
+
+    # --- blobs -----------------------------------------------------------------------------------------------------
+
+    def put_blob(self, digest: bytes, data: bytes) -> None:
+        parts = range(0, max(len(data), 1), BLOB_PART_BYTES)
+        done = self._connection().execute(
+            "INSERT OR IGNORE INTO blobs (sha256, size_bytes, parts) VALUES (?, ?, ?)",
+            (digest, len(data), len(parts)),
+        )
+        if done.rowcount:
+            self._connection().executemany(
+                "INSERT INTO blob_parts (sha256, part, data) VALUES (?, ?, ?)",
+                ((digest, part, data[start : start + BLOB_PART_BYTES]) for part, start in enumerate(parts)),
+            )
+
+
+def named(columns: str, row: Sequence[Any]) -> dict[str, Any]:
+    """The row's fields by the names of its columns."""
+    return dict(zip(columns.split(", "), row, strict=True))
