@@ -67,10 +67,11 @@ def invoke(arguments: Sequence[str] | None = None) -> int:
         reconfigure: Any = getattr(stream, "reconfigure", None)
         if reconfigure is not None:
             reconfigure(errors="backslashreplace")
+    given = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        code = boundloop.main(
-            args=None if arguments is None else list(arguments), prog_name="boundloop", standalone_mode=False
-        )
+        # Not Group.main: it answers a reader that hung up with exit code 1.
+        with boundloop.make_context("boundloop", given) as context:
+            code = boundloop.invoke(context)
         sys.stdout.flush()
     except click.exceptions.Exit as error:
         return int(error.exit_code)
@@ -79,16 +80,23 @@ def invoke(arguments: Sequence[str] | None = None) -> int:
     except (click.Abort, KeyboardInterrupt):
         return 130
     except BrokenPipeError:
-        # Whoever read has enough. What is still buffered goes nowhere instead of failing at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        return _hung_up()
     return code if isinstance(code, int) else 0
+
+
+def _hung_up() -> int:
+    """Whoever read has enough. What is still buffered goes nowhere instead of failing at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    return 0
 
 
 def _usage(error: click.ClickException) -> int:
     from .cli_output import USAGE
     from .cli_text import safe_text
 
+    if error.format_message().startswith("Usage:"):  # nothing was asked for: the help, as it is
+        sys.stderr.write(error.format_message() + "\n")
+        return USAGE
     context = getattr(error, "ctx", None)
     if isinstance(context, click.Context):
         sys.stderr.write(context.get_usage() + "\n")

@@ -1,0 +1,113 @@
+"""``boundloop run``: from an application to its end, to a person, and on in another process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.command_line import CommandLine
+
+from boundloop.actors.application import ApplicationError, load_application
+
+APP = str(Path(__file__).parent / "application_under_test.py")
+
+
+def test_a_run_ends_with_its_answer(cli: CommandLine) -> None:
+    done = cli("run", f"{APP}:reads")
+    assert (done.code, done.err) == (0, "")
+    lines = done.out.splitlines()
+    assert lines[0].split()[:3] == ["1", "+0.000s", "run_started"]
+    assert " ended: completed, final" in done.out
+    assert "  Shipped.\\x1b[2J\\u202eowned\\u200b" in lines
+    assert "  Bye." in lines
+    assert cli("verify").code == 0
+    assert cli("store", "check").code == 0
+
+
+def test_a_run_that_asks_exits_7_and_goes_on_when_it_is_approved(cli: CommandLine) -> None:
+    first = cli("run", f"{APP}:pays")
+    assert first.code == 7
+    [approve] = [line.split() for line in first.out.splitlines() if line.startswith("  boundloop approve")]
+    again = cli("run", *_resume_arguments(first.out))
+    assert again.code == 7, "nothing was approved yet"
+    approved = cli(*approve[1:])
+    assert approved.code == 0
+    last = cli("run", *_resume_arguments(first.out))
+    assert (last.code, last.err) == (0, "")
+    assert "ended: completed, final" in last.out
+    [row] = cli("runs", "list", "-o", "json").value
+    started = [line for line in cli("log", row["run"], "-o", "json").value if line["tag"] == "call_started"]
+    assert [line["call"] for line in started] == ["c1.0", "c2.0"]
+    assert cli("store", "check").code == 0
+
+
+def _resume_arguments(out: str) -> list[str]:
+    [line] = [line for line in out.splitlines() if line.startswith("Then go on with: ")]
+    return line.partition("boundloop run ")[2].split()
+
+
+def test_a_stop_at_a_limit_exits_8(cli: CommandLine) -> None:
+    done = cli("run", f"{APP}:loops")
+    assert done.code == 8
+    assert "incomplete, max_turns" in done.out
+    run = cli("runs", "list", "-o", "json").value[0]["run"]
+    assert cli("run", f"{APP}:loops", "--resume", run).code == 8
+    assert cli("limits", "raise", run, "turns=2").code == 0
+    assert cli("run", f"{APP}:loops", "--resume", run).code == 8
+    assert "turns 2/2" in cli("why", run).out
+
+
+def test_a_refusal_of_the_model_exits_1(cli: CommandLine) -> None:
+    done = cli("run", f"{APP}:refuses", "-o", "json")
+    assert done.code == 1
+    assert (done.value["outcome"], done.value["reason"]) == ("refused", "model_refusal")
+
+
+def test_the_input_and_the_operation_come_from_the_command_line(cli: CommandLine) -> None:
+    done = cli("run", f"{APP}:reads", "Where is it?", "--operation-id", "op_7", "-o", "json")
+    assert (done.code, done.value["operation_id"]) == (0, "op_7")
+    assert "Where is it?" in cli("log", done.value["run_id"]).out
+
+
+def test_a_run_of_another_application_is_left_alone(cli: CommandLine, tmp_path: Path) -> None:
+    assert cli("run", f"{APP}:pays").code == 7
+    run = cli("runs", "list", "-o", "json").value[0]["run"]
+    other = tmp_path / "other.py"
+    other.write_text(
+        "from tests.application_under_test import Application, Limits, ScriptedModel, WAIVED, say\n"
+        "app = Application(model=ScriptedModel([say('x')]), limits=Limits(cost=WAIVED))\n"
+    )
+    done = cli("run", f"{other}:app", "--resume", run)
+    assert done.code == 4
+    assert "the run needs the tool get_order" in done.err
+
+
+@pytest.mark.parametrize(
+    ("reference", "code"),
+    [
+        ("", "application_reference"),
+        ("nothing", "application_reference"),
+        (":x", "application_reference"),
+        ("no_such_module_at_all:x", "application_code"),
+        ("no_such_file.py:x", "application_file"),
+        (f"{APP}:missing", "application_missing"),
+        (f"{APP}:no_application", "application_kind"),
+        (f"{APP}:breaks", "application_code"),
+        (f"{APP}:get_order", "application_code"),
+        (f"{APP}:Application.__doc__", "application_kind"),
+    ],
+)
+def test_what_is_no_application_exits_2_and_says_why(cli: CommandLine, reference: str, code: str) -> None:
+    done = cli("run", reference)
+    assert done.code == 2
+    assert done.err.startswith(f"boundloop: {code}")
+    assert not cli.path.exists()
+    with pytest.raises(ApplicationError):
+        load_application(reference)
+
+
+def test_run_needs_a_store_and_one_way_to_go(cli: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert cli("run", f"{APP}:reads", "text", "--resume", "r1").code == 2
+    assert cli("run", f"{APP}:reads", "--resume", "r1").code == 3
+    monkeypatch.delenv("BOUNDLOOP_STORE")
+    assert cli("run", f"{APP}:reads").code == 2
