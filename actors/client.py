@@ -34,6 +34,7 @@ from ..runtime.errors import (
     CallerError,
     ConflictError,
     DeclarationError,
+    HistoryRefused,
     MissingLimits,
     RunNotFound,
     StoreError,
@@ -204,6 +205,7 @@ class Runtime:
             dependencies=self._dependencies,
         )
         host.parked_watchers.append(self._parked)
+        host.refused_watchers.append(self._refused)
         host.failed_watchers.append(self._fail_waiters)
         try:
             # One file, one owner: whoever held a host row in it before is gone, proved by the lock that we hold.
@@ -488,20 +490,37 @@ class Runtime:
 
     async def _result(self, run_id: str, timeout_s: float | None, *, until: str) -> Result:
         host = self._host_of()
-        if host.hosted(run_id) is None:
-            failure = host.failures.get(run_id)
-            if failure is not None:
-                raise failure
-            row = await host.store.run(run_id)
-            if row is None:
-                raise RunNotFound(run_id)
-            result = result_of(await self._load(run_id))
-            if host.hosted(run_id) is None and not row.ready and _rests(result, until):
-                return result
+        # Waits first and looks then: a run that is let go of in between is heard of.
         future: asyncio.Future[Result] = self._loop.create_future()
         self._waiters.setdefault(run_id, []).append((future, until))
-        async with asyncio.timeout(timeout_s):
-            return await future
+        try:
+            if host.hosted(run_id) is None:
+                failure = host.failures.get(run_id)
+                if failure is not None:
+                    raise failure
+                row = await host.store.run(run_id)
+                if row is None:
+                    raise RunNotFound(run_id)
+                if row.damaged:
+                    raise HistoryRefused("log_damaged", row.damaged, path=run_id)
+                result = result_of(await self._load(run_id))
+                if host.hosted(run_id) is None and not row.ready and _rests(result, until):
+                    return result
+            async with asyncio.timeout(timeout_s):
+                return await future
+        finally:
+            self._stop_waiting(run_id, future)
+
+    def _stop_waiting(self, run_id: str, future: asyncio.Future[Result]) -> None:
+        left = [waiting for waiting in self._waiters.pop(run_id, ()) if waiting[0] is not future]
+        if left:
+            self._waiters[run_id] = left
+
+    def _refused(self, run_id: str, error: BaseException) -> None:
+        """A run can't be taken up: nobody waits for it any longer."""
+        for future, _ in self._waiters.get(run_id, ()):
+            if not future.done():
+                future.set_exception(error)
 
     def _parked(self, run_id: str, state: State) -> None:
         """A driver let go of a run: whoever waits for that is answered."""

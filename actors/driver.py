@@ -23,7 +23,7 @@ import msgspec
 from ..adapters.port import AttemptReset, ModelAdapter, Progress
 from ..eventstore.chain import append_hash
 from ..eventstore.codec import encode_events, spill
-from ..eventstore.history import load_run
+from ..eventstore.history import load_intact
 from ..eventstore.port import (
     APPEND_SCHEMA_VERSION,
     AlreadyDone,
@@ -48,7 +48,7 @@ from ..runtime.commands import (
 )
 from ..runtime.decide import decide
 from ..runtime.decision import Decision
-from ..runtime.errors import BugError, StoreError
+from ..runtime.errors import BugError, LogDamaged, StoreError
 from ..runtime.events import AnyEvent
 from ..runtime.fold import evolve
 from ..runtime.index import run_index
@@ -449,9 +449,10 @@ class RunDriver:
         row = await around.store.run(self.state.run_id)
         if row is None or row.epoch != self.epoch:
             raise Lost
-        self.state, _ = await load_run(around.store, self.state.run_id)
+        self.state, self._head = await load_intact(around.store, self.state.run_id)
         self._seq = self.state.seq
-        self._head = row.head
+        if self._head != row.head:
+            raise LogDamaged(self.state.run_id, self._seq, self._seq, "the last hash isn't the run's head")
         self._seen_keys.clear()
 
     # --- dispatch --------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ import msgspec
 
 from ..adapters.port import ModelAdapter, Progress
 from ..eventstore.codec import resolve
-from ..eventstore.history import load_run, pins_of
+from ..eventstore.history import load_intact, pins_of
 from ..eventstore.port import Acquired, EventStore, HostRow, NewRun, NotFound, Owned, RunRow, Switch
 from ..eventstore.process_identity import this_process
 from ..eventstore.submit import encode_answer, submit_unhosted
@@ -68,6 +68,7 @@ class Host:
         self.watchers: list[Watcher] = []
         self.progress_watchers: list[ProgressWatcher] = []
         self.parked_watchers: list[Callable[[str, State], None]] = []
+        self.refused_watchers: list[Callable[[str, BaseException], None]] = []
         self.failed_watchers: list[Callable[[BaseException], None]] = []
         self.failed: BaseException | None = None
         self.failures: dict[str, BaseException] = {}
@@ -395,10 +396,14 @@ class Host:
                 answer = await self.store.acquire(run_id, self.host_id)
                 if isinstance(answer, (Owned, NotFound)):
                     return False
-                state, _ = await load_run(self.store, run_id)
+                state, head = await load_intact(self.store, run_id)
+                if head != answer.head:
+                    raise LogDamaged(run_id, state.seq, state.seq, "the last hash isn't the run's head")
             except (HistoryRefused, LogDamaged) as error:
                 self._not_ours.add(run_id)
                 await self._quarantine(run_id, error)
+                for watch in self.refused_watchers:
+                    watch(run_id, error)
                 return False
             except StoreError:
                 self._doubt(run_id)

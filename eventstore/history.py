@@ -1,7 +1,8 @@
 """A run's history, read back: its records in order and the state they fold to. No I/O beyond the store.
 
 Rows are read in pages, spilled bodies and the pinned definitions are fetched by content, and the fold is the one that
-hosts use. What can't be folded is refused by seq, never guessed. The chain isn't checked here (``verify``).
+hosts use. What can't be folded is refused by seq, never guessed. Who goes on with a run checks its chain first
+(``load_intact``); who only reads doesn't (``verify`` does).
 """
 
 from __future__ import annotations
@@ -14,8 +15,10 @@ from ..runtime.events import RunStarted
 from ..runtime.fold import begin, evolve
 from ..runtime.pins import Pins, read_pins
 from ..runtime.state import State
+from .chain import GENESIS
 from .codec import Recorded, resolve
 from .port import EventStore
+from .verify import intact_rows
 
 PAGE_ROWS = 500
 PINS_CACHED_MAX = 64
@@ -48,6 +51,14 @@ async def load_run(
     """The whole history as stored now. Raises ``RunNotFound``, ``LogDamaged``, ``HistoryRefused``, ``StoreError``."""
     records = await read_records(store, run_id)
     return await fold_records(store, records, pins), records
+
+
+async def load_intact(store: EventStore, run_id: str) -> tuple[State, bytes]:
+    """The state to go on from, and the chain head that it stands on. Every row is checked against the chain before it is
+    believed, so an altered log is read, shown and reported, but never acted on. Raises as ``load_run``."""
+    rows = await intact_rows(store, run_id)
+    records = await resolve(rows, store.get_blob)
+    return await fold_records(store, records), rows[-1].hash if rows else GENESIS
 
 
 async def fold_to(store: EventStore, run_id: str, seq: int) -> tuple[State, list[Recorded]]:

@@ -20,7 +20,7 @@ import msgspec
 from ..runtime.commands import Advance, Command, CommandAnswer, OutsideCommand, TakeOver
 from ..runtime.decide import decide
 from ..runtime.decision import Decision
-from ..runtime.errors import ConflictError, HistoryRefused, OwnedError, RunNotFound
+from ..runtime.errors import ConflictError, HistoryRefused, LogDamaged, OwnedError, RunNotFound
 from ..runtime.events import AnyEvent
 from ..runtime.fold import evolve
 from ..runtime.index import run_index
@@ -29,7 +29,7 @@ from ..runtime.orders import pending_orders
 from ..runtime.state import State
 from .chain import append_hash
 from .codec import encode_events, spill
-from .history import load_run
+from .history import load_intact
 from .port import (
     APPEND_SCHEMA_VERSION,
     Acquired,
@@ -105,7 +105,11 @@ async def _try_once(
         raise RunNotFound(run_id)
     if row.damaged:
         raise HistoryRefused("log_damaged", row.damaged, path=run_id)
-    state, _ = await load_run(store, run_id)
+    try:
+        state, head = await load_intact(store, run_id)
+    except LogDamaged as error:
+        await store.mark_damaged(run_id, str(error)[:500])
+        raise
     answer = _without_change(state, command, max(store.now_ms(), state.at_ms))
     if answer is not None:
         return answer
@@ -117,6 +121,8 @@ async def _try_once(
     try:
         if acquired.seq != state.seq:
             return None  # it moved between the read and the acquire
+        if acquired.head != head:
+            raise LogDamaged(run_id, state.seq, state.seq, "the log's last hash isn't the head in the run's row")
         return await _append(store, state, command, acquired, host_id, publish)
     finally:
         # A no-op where the append released the run. Otherwise whatever was to be done is still to be done.

@@ -68,6 +68,26 @@ async def verify_run(store: EventStore, run_id: str) -> RunVerdict:
     return await _verify(store, row)
 
 
+async def intact_rows(store: EventStore, run_id: str) -> list[StoredAppend]:
+    """All rows of one run's log, each checked against the chain, for who is about to act on them. Raises ``RunNotFound``,
+    and ``LogDamaged`` for the first row that isn't as written. Whether the tail is there is the caller's to check: the
+    last row's hash is the head."""
+    run = await store.run(run_id)
+    if run is None:
+        raise RunNotFound(run_id)
+    walk = _Walk(run)
+    rows: list[StoredAppend] = []
+    while page := await store.read(run_id, after_seq=walk.seq, rows_max=PAGE_ROWS):
+        for row in page:
+            problem = walk.problem_of(row)
+            if problem:
+                last_bad_seq = _last_seq(walk.seq, row)
+                raise LogDamaged(run_id, walk.seq + 1, max(walk.seq + 1, last_bad_seq), problem)
+            walk.step(row)
+        rows += page
+    return rows
+
+
 async def verify_store(store: EventStore) -> StoreVerdict:
     """Every run, and the file. A file too damaged to list its runs raises ``StoreError``."""
     verdicts: list[RunVerdict] = []
@@ -170,11 +190,13 @@ def _is_number(value: object) -> bool:
 
 def _has_its_types(row: StoredAppend) -> bool:
     """A damaged page may give text for a number; a database's types hold for what it writes, not for what it reads."""
-    numbers = (row.first_seq, row.event_count, row.epoch, row.at_ms, row.schema_version)
+    numbers: tuple[object, ...] = (row.first_seq, row.event_count, row.epoch, row.at_ms, row.schema_version)
+    data: tuple[object, ...] = (row.append_id, row.body, row.hash)
+    texts: tuple[object, ...] = (row.run_id, row.causation)
     return (
-        all(_is_number(number) for number in numbers)
-        and all(isinstance(data, bytes) for data in (row.append_id, row.body, row.hash))
-        and all(isinstance(text, str) for text in (row.run_id, row.causation))
+        all(map(_is_number, numbers))
+        and all(isinstance(value, bytes) for value in data)
+        and all(isinstance(value, str) for value in texts)
     )
 
 
