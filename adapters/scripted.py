@@ -14,6 +14,8 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Final, TypeAlias
 
+import msgspec
+
 from ..runtime.errors import DeclarationError
 from ..runtime.model import ModelInput, ModelTurn, Usage
 from ..runtime.prices import FREE, Price
@@ -169,7 +171,8 @@ class ScriptedModel:
         """The scripted answer. Nothing is awaited unless the script holds the answer back."""
         self.requests += 1
         if self.recorded.maxlen:
-            self.recorded.append(request)
+            # The history goes on growing in place; what is kept is what was asked.
+            self.recorded.append(msgspec.structs.replace(request, items=tuple(request.items)))
         answer = self._answer(request)
         if isinstance(answer, ModelTurn):
             if progress is not None:
