@@ -22,6 +22,7 @@ from ..runtime.policy import Policy, PolicyDecision, PolicyQuestion
 from ..runtime.state import CallState, State
 from ..runtime.tool import ToolDefinition, ToolSpec
 from ..runtime.toolbox import Toolbox
+from .daemon_thread import on_daemon_thread
 
 CHECK_TIMEOUT_S: Final = 10.0
 CONTRACT_FIELDS: Final = ("name", "effect_version", "parameters", "risk", "key", "incidental", "far_side")
@@ -123,7 +124,7 @@ async def run_beside(
     recheck: bool,
 ) -> ChecksDone:
     """The same rungs on a thread, for checks that may block; a time-out is an unknown."""
-    work = asyncio.to_thread(run_inline, gate, state, call, admitted, arguments, row, recheck=recheck)
+    work = on_daemon_thread(run_inline, gate, state, call, admitted, arguments, row, recheck=recheck)
     try:
         return await asyncio.wait_for(work, CHECK_TIMEOUT_S)
     except TimeoutError:

@@ -11,23 +11,36 @@ from typing import Any
 class CancelToken:
     """Set once, from any thread, when the attempt should stop. A sync tool that never looks can't be stopped here."""
 
-    __slots__ = ("_event",)
+    __slots__ = ("_event", "_set")
 
     def __init__(self) -> None:
-        self._event = threading.Event()
+        self._set = False
+        # Made by the first who waits: most attempts end before anyone does.
+        self._event: threading.Event | None = None
 
     def set(self) -> None:
         """Ask the attempt to stop."""
-        self._event.set()
+        with _making:
+            self._set = True
+            if self._event is not None:
+                self._event.set()
 
     @property
     def is_set(self) -> bool:
         """Whether the attempt was asked to stop."""
-        return self._event.is_set()
+        return self._set
 
     def wait(self, timeout_s: float) -> bool:
         """Block a sync tool until asked to stop or the time is over; True if asked."""
+        with _making:
+            if self._set:
+                return True
+            if self._event is None:
+                self._event = threading.Event()
         return self._event.wait(timeout_s)
+
+
+_making = threading.Lock()
 
 
 class ToolContext:

@@ -109,7 +109,7 @@ def not_dispatched(call: str, attempt: int, code: str) -> Executed:
         outcome="failed",
         code=code,
         safe_message="the call was not dispatched",
-        retryable=code != "old_epoch",
+        retryable=code not in ("old_epoch", "arguments_unbound"),
         no_effect=True,
     )
 

@@ -41,6 +41,7 @@ class Dispatch:
         "context",
         "deliver",
         "epoch",
+        "keywords",
         "run_id",
         "spec",
         "valid_ms",
@@ -63,6 +64,7 @@ class Dispatch:
         self.run_id = context.run_id
         self.call = context.call_id
         self.arguments = arguments
+        self.keywords: dict[str, object] = {}
         self.epoch = epoch
         self.valid_ms = valid_ms
         self.view_bytes_max = view_bytes_max
@@ -90,6 +92,14 @@ class Executors:
             )
             return None
         spec = dispatch.spec
+        try:
+            dispatch.keywords = _keywords(dispatch)
+        except Exception:
+            # Valid by its schema, but no value of the declared type: nothing ran.
+            dispatch.deliver(
+                Report(execution.not_dispatched(dispatch.call, dispatch.context.attempt, "arguments_unbound"))
+            )
+            return None
         if spec.definition.inline and spec.is_async and spec.definition.group not in self._groups:
             rest = self._run_inline(dispatch)
             if rest is None:
@@ -133,7 +143,7 @@ class Executors:
         started = _now_s()
         try:
             step = first_step(_call(dispatch))
-        except (Exception, SystemExit) as error:
+        except BaseException as error:
             dispatch.deliver(self._failed(dispatch, error, started))
             return None
         if isinstance(step, Finished):
@@ -183,7 +193,10 @@ class Executors:
             )
         except asyncio.CancelledError:
             report = Report(execution.cancelled(dispatch.spec, dispatch.call, attempt, _since(started)))
-        except (Exception, SystemExit) as error:
+        except BaseException as error:
+            # Whatever a tool raises is its outcome. Let through, an exit or an interrupt would end the loop of all runs.
+            if self._loop.is_closed():
+                raise
             report = self._failed(dispatch, error, started)
         else:
             report = self._succeeded(dispatch, value, started)
@@ -208,7 +221,7 @@ class Executors:
             value: object = None
             raised: BaseException | None = None
             try:
-                value = dispatch.spec.handler(**_keywords(dispatch))
+                value = dispatch.spec.handler(**dispatch.keywords)
             except BaseException as error:
                 raised = error
             try:
@@ -221,16 +234,14 @@ class Executors:
         report: Report
         try:
             async with asyncio.timeout(_left(dispatch, started)):
-                value, error = await asyncio.shield(done)
-            report = (
-                self._succeeded(dispatch, value, started)
-                if error is None
-                else self._failed(dispatch, error, started)
-            )
+                await asyncio.shield(done)
         except TimeoutError:
             report = Report(execution.timed_out(dispatch.spec, dispatch.call, attempt, _since(started)))
         except asyncio.CancelledError:
             report = await self._grace(dispatch, done, started)
+        if done.done():
+            # Also if the time was over in the same pass of the loop: what is known is reported.
+            report = self._outcome(dispatch, done, started)
         reported = True
         dispatch.context.cancel.set()
         dispatch.deliver(report)
@@ -243,16 +254,20 @@ class Executors:
         grace_s = min(GRACE_MS / 1_000, max(_left(dispatch, started), 0.0))
         try:
             async with asyncio.timeout(grace_s):
-                value, error = await asyncio.shield(done)
+                await asyncio.shield(done)
         except (TimeoutError, asyncio.CancelledError):
-            return Report(
-                execution.cancelled(dispatch.spec, dispatch.call, dispatch.context.attempt, _since(started))
-            )
-        return (
-            self._succeeded(dispatch, value, started)
-            if error is None
-            else self._failed(dispatch, error, started)
+            pass
+        return Report(
+            execution.cancelled(dispatch.spec, dispatch.call, dispatch.context.attempt, _since(started))
         )
+
+    def _outcome(
+        self, dispatch: Dispatch, done: asyncio.Future[tuple[object, BaseException | None]], started: float
+    ) -> Report:
+        value, error = done.result()
+        if error is not None:
+            return self._failed(dispatch, error, started)
+        return self._succeeded(dispatch, value, started)
 
     def _succeeded(self, dispatch: Dispatch, value: object, started: float) -> Report:
         return execution.succeeded(
@@ -279,7 +294,7 @@ def _keywords(dispatch: Dispatch) -> dict[str, object]:
 
 
 async def _call(dispatch: Dispatch) -> object:
-    return await dispatch.spec.handler(**_keywords(dispatch))
+    return await dispatch.spec.handler(**dispatch.keywords)
 
 
 def _now_s() -> float:

@@ -10,6 +10,7 @@ from ..runtime.canonical import canonical_bytes
 from ..runtime.errors import BoundloopError
 from ..runtime.far_side import Absent, Applied
 from ..runtime.tool import ToolSpec
+from .daemon_thread import on_daemon_thread
 
 QUERY_TIMEOUT_S: Final = 30.0
 
@@ -42,4 +43,4 @@ async def ask_far_side(spec: ToolSpec | None, key: bytes | None) -> Answer:
 async def _call(query: Any, key: str) -> object:
     if inspect.iscoroutinefunction(query):
         return await query(key)
-    return await asyncio.to_thread(query, key)
+    return await on_daemon_thread(query, key)

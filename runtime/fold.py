@@ -50,6 +50,7 @@ def begin(event: e.RunStarted, pins: Pins, at_ms: int) -> State:
         seq=1,
         at_ms=at_ms,
         started_at_ms=at_ms,
+        deadline_at_ms=at_ms + pins.limits.deadline_ms,
         epoch=1,
         phase=next_run_phase("", "run_started"),
     )
@@ -156,6 +157,7 @@ def _limits_raised(state: State, event: e.LimitsRaised, at_ms: int) -> None:
             raise BugError("limit_unknown", f"{name} can't be raised", path=name)
     state.phase = phase
     state.limits = msgspec.structs.replace(state.limits, **event.raised)
+    state.deadline_at_ms = state.started_at_ms + state.limits.deadline_ms
     for name in METERED:
         if name in event.raised:
             getattr(state.meters, name).raise_to(event.raised[name])

@@ -173,6 +173,7 @@ class State(msgspec.Struct):
     seq: int = 0
     at_ms: int = 0
     started_at_ms: int = 0
+    deadline_at_ms: int = 0
     epoch: int = 0
     phase: RunPhase = ""
     resume_phase: RunPhase = ""
@@ -221,11 +222,6 @@ class State(msgspec.Struct):
     succeeded_tools: dict[str, int] = {}
     unknown_calls: dict[str, CallState] = {}
     commands: dict[str, int] = {}
-
-    @property
-    def deadline_at_ms(self) -> int:
-        """Store time at which the wall deadline passes."""
-        return self.started_at_ms + self.limits.deadline_ms
 
     @property
     def live(self) -> bool:

@@ -49,6 +49,7 @@ QUICK_TIMEOUT_MS_MAX: Final = 50
 
 _CONTAINERS: Final = frozenset({dict, list, tuple})
 _ATTRIBUTE: Final = "__boundloop_tool__"
+_ATOMS: Final = frozenset({str, int, float, bool, type(None)})
 
 Handler = Callable[..., Any]
 F = TypeVar("F", bound=Callable[..., Any])
@@ -96,6 +97,10 @@ class ToolSpec:
         Only known data types are encoded, nothing is pickled. Numbers and sizes are checked by whoever writes the
         canonical bytes, the schema by `check_result`.
         """
+        if type(value) is dict and all(
+            type(name) is str and type(item) in _ATOMS for name, item in cast("dict[object, object]", value).items()
+        ):
+            return cast(JSON, value)
         try:
             return _lists(msgspec.to_builtins(value, str_keys=True, enc_hook=_encode_model))
         except (TypeError, ValueError, RecursionError, msgspec.MsgspecError) as error:
