@@ -69,7 +69,8 @@ def machine(folder: str) -> Facts:
         "libraries": {name: _version(name) for name in LIBRARIES},
         "load_1m": round(os.getloadavg()[0], 2),
         "yardstick_commits_per_s": rounded(bare_commits_per_s(folder, YARDSTICK_S)),
-        "yardstick_sha256_1k_per_s": rounded(sha256_1k_per_s(YARDSTICK_S)),
+        "yardstick_sha256_1k_cpu_us": rounded(1e6 / sha256_1k_per_cpu_s(YARDSTICK_S)),
+        "yardstick_python_cpu_us": rounded(python_cpu_us(YARDSTICK_S)),
     }
 
 
@@ -100,15 +101,26 @@ def bare_commits_per_s(folder: str, seconds: float) -> float:
     return count / passed
 
 
-def sha256_1k_per_s(seconds: float) -> float:
-    """Digests of 1,024 bytes."""
+def sha256_1k_per_cpu_s(cpu_seconds: float) -> float:
+    """Digests of 1,024 bytes in a second of CPU time."""
     data = os.urandom(1_024)
-    count, start = 0, time.perf_counter()
-    while count == 0 or time.perf_counter() - start < seconds:
+    count, start = 0, time.process_time()
+    while count == 0 or time.process_time() - start < cpu_seconds:
         for _ in range(1_000):
             sha256(data).digest()
         count += 1_000
-    return count / (time.perf_counter() - start)
+    return count / (time.process_time() - start)
+
+
+def python_cpu_us(cpu_seconds: float) -> float:
+    """CPU microseconds of a thousand tuples put into a dict: how fast plain Python is here and now."""
+    count, start = 0, time.process_time()
+    while count == 0 or time.process_time() - start < cpu_seconds:
+        made: dict[int, tuple[int]] = {}
+        for number in range(1_000):
+            made[number] = (number,)
+        count += 1
+    return (time.process_time() - start) / count * 1e6
 
 
 def _version(name: str) -> str:

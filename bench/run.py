@@ -142,16 +142,13 @@ WORKLOADS: dict[str, Callable[[Given, str], Results]] = {
 
 
 def show(result: Facts, output: str) -> None:
-    """A JSON line, or a line a figure with its spread."""
+    """A JSON line, or a line a figure."""
     if output == "json":
         print(json.dumps(result), flush=True)
         return
     width = max(map(len, result))
-    spread = result.pop("spread", {})
     for name, value in result.items():
-        ends = spread.get(name) if isinstance(spread, dict) else None
-        text = value if isinstance(value, str) else json.dumps(value)
-        print(f"{name:<{width}}  {text:<12}  {'' if ends is None else f'{ends[0]} to {ends[1]}'}".rstrip())
+        print(f"{name:<{width}}  {value if isinstance(value, str) else json.dumps(value)}")
     print(flush=True)
 
 

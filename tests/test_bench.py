@@ -9,9 +9,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bench.run import main
 
 ROOT = Path(__file__).resolve().parent.parent
-MACHINE = {"python", "sqlite", "cpus", "filesystem", "libraries", "load_1m", "yardstick_commits_per_s"}
+MACHINE = {
+    "python",
+    "sqlite",
+    "cpus",
+    "filesystem",
+    "libraries",
+    "load_1m",
+    "yardstick_commits_per_s",
+    "yardstick_sha256_1k_cpu_us",
+    "yardstick_python_cpu_us",
+}
 STEP = {"steps_per_s", "us_per_step", "cpu_s_per_1000", "events_per_step", "appends_per_step"}
 SMALL = ["--repeat", "1", "--seconds", "0.05", "-o", "json"]
 
@@ -37,7 +48,7 @@ PROMISED: dict[str, tuple[list[str], set[str]]] = {
         },
     ),
     "core": (["--steps", "3"], {"us_per_step", "fold_events_per_s", "events_per_step"}),
-    "store": (["--runs", "2"], {"appends_per_s", "appends_per_bare_commit", "sha256_1k_per_append"}),
+    "store": (["--runs", "2"], {"appends_per_s", "appends_per_bare_commit", "append_cpu_in_sha256_1k"}),
     "layers": (
         ["--steps", "12"],
         {"decide_fold_cpu_us", "parse_schema_cpu_us", "encode_cpu_us", "chain_cpu_us", "commits_us"},
@@ -45,24 +56,16 @@ PROMISED: dict[str, tuple[list[str], set[str]]] = {
 }
 
 
-def bench(*arguments: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "bench/run.py", *arguments],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+@pytest.fixture(autouse=True)
+def _quick_yardsticks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bench.measure.YARDSTICK_S", 0.0)
 
 
 @pytest.mark.parametrize("name", PROMISED)
-def test_prints_what_it_promises(name: str, tmp_path: Path) -> None:
+def test_prints_what_it_promises(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     options, keys = PROMISED[name]
-    lines = bench(name.split()[0], *options, *SMALL, "--folder", str(tmp_path)).splitlines()
-    results: list[dict[str, Any]] = [json.loads(line) for line in lines]
+    main([name.split()[0], *options, *SMALL, "--folder", str(tmp_path)])
+    results: list[dict[str, Any]] = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert len(results) == 1
     result = results[0]
     assert result["workload"] == name.split()[0] or name == "w1 growth"
@@ -72,20 +75,30 @@ def test_prints_what_it_promises(name: str, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [], "the folder is left as it was found"
 
 
-def test_a_table_shows_each_figure_on_a_line() -> None:
-    lines = bench("core", "--steps", "3", "--repeat", "1").splitlines()
-    assert any(line.startswith("fold_events_per_s ") for line in lines)
-
-
-def test_a_step_of_a_quick_read_is_seven_events_in_two_appends(tmp_path: Path) -> None:
-    result = json.loads(bench("w1", "--steps", "50", *SMALL, "--folder", str(tmp_path)))
+def test_a_step_of_a_quick_read_is_seven_events_in_two_appends(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["w1", "--steps", "50", *SMALL, "--folder", str(tmp_path)])
+    result = json.loads(capsys.readouterr().out)
     assert round(result["events_per_step"]) == 7
     assert round(result["appends_per_step"]) == 2
 
 
-def test_an_unknown_workload_is_refused() -> None:
+def test_started_as_a_file_it_prints_a_table() -> None:
     done = subprocess.run(
-        [sys.executable, "bench/run.py", "w9"], cwd=ROOT, capture_output=True, text=True, check=False
+        [sys.executable, "bench/run.py", "core", "--steps", "3", "--repeat", "1"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
     )
-    assert done.returncode == 2
-    assert "w9" in done.stderr
+    assert done.returncode == 0, done.stderr
+    assert any(line.startswith("fold_events_per_s ") for line in done.stdout.splitlines())
+
+
+def test_an_unknown_workload_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as refused:
+        main(["w9"])
+    assert refused.value.code == 2
+    assert "w9" in capsys.readouterr().err
