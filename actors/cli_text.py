@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import msgspec
 
@@ -63,9 +63,11 @@ def plain(value: Any) -> Any:
     if isinstance(value, msgspec.Struct):
         return {name: plain(getattr(value, name)) for name in value.__struct_fields__}
     if isinstance(value, Mapping):
-        return {str(name): plain(item) for name, item in cast("Mapping[Any, Any]", value).items()}
+        members: Mapping[Any, Any] = value
+        return {str(name): plain(item) for name, item in members.items()}
     if isinstance(value, Sequence) and not isinstance(value, str):
-        return [plain(item) for item in cast("Sequence[Any]", value)]
+        items: Sequence[Any] = value
+        return [plain(item) for item in items]
     return value
 
 

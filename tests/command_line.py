@@ -47,8 +47,10 @@ class CommandLine:
     def build(self, build: Callable[[EventStore], Awaitable[T]], *, at_ms: int | None = None) -> T:
         """Write to the store as its owner; with ``at_ms`` its clock stands still there."""
 
+        fixed_ms = at_ms or 0
+
         async def work() -> T:
-            store = await open_store(self.url, clock=None if at_ms is None else lambda: at_ms)
+            store = await open_store(self.url, clock=(lambda: fixed_ms) if fixed_ms else None)
             try:
                 return await build(store)
             finally:

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import click
+from tests.command_line import CommandLine
 
 from boundloop.actors.cli import COMMANDS, boundloop
 from boundloop.actors.cli_output import EXIT_CODES
-from tests.command_line import CommandLine
 
 DOC = (Path(__file__).parent.parent / "docs/cli.md").read_text("utf-8")
 
