@@ -30,39 +30,46 @@ DECISIONS_MAX: Final = 12
 PERSON: Final = "os:ann@desk"
 
 
-def tools_at(far: FarSide) -> list[Any]:
+def tools_at(far: FarSide, *, timeout_ms: int = 30_000) -> list[Any]:
     """The toolbox, all of it sync: each call is out in a thread of its own while the loop goes on."""
 
     def queried(key: str) -> Applied | Absent:
         answer = far.query(f"queryable:{key}")
         return Applied(answer["result"]) if answer["applied"] else Absent()
 
-    @tool(risk="read")
+    @tool(risk="read", timeout_ms=timeout_ms)
     def look_up(order_id: str) -> dict[str, Any]:
         """Look up one order."""
         return far.query(f"read:{order_id}")
 
-    @tool(risk="write", key=("order_id",), far_side="keyed")
+    @tool(risk="write", key=("order_id",), far_side="keyed", timeout_ms=timeout_ms)
     def book(order_id: str, ctx: ToolContext) -> dict[str, Any]:
         """Book; the far side takes the key."""
         return far.submit(f"keyed:{ctx.key}", order_id=order_id)
 
-    @tool(risk="write", key=("order_id",), far_side="queryable", query=queried, query_authoritative=True)
+    @tool(
+        risk="write",
+        key=("order_id",),
+        far_side="queryable",
+        query=queried,
+        query_authoritative=True,
+        timeout_ms=timeout_ms,
+    )
     def ship(order_id: str, ctx: ToolContext) -> dict[str, Any]:
         """Ship; the far side can be asked."""
         return far.submit(f"queryable:{ctx.key}", order_id=order_id)
 
-    @tool(risk="write", key=("order_id",), far_side="natural")
+    @tool(risk="write", key=("order_id",), far_side="natural", timeout_ms=timeout_ms)
     def set_state(order_id: str, ctx: ToolContext) -> dict[str, Any]:
         """Set a state; setting it twice is setting it."""
         return far.submit(f"natural:{ctx.key}", order_id=order_id)
 
-    @tool(risk="irreversible", key=("order_id",), far_side="keyed", approval="always")
+    @tool(risk="irreversible", key=("order_id",), far_side="keyed", approval="always", timeout_ms=timeout_ms)
     def refund(order_id: str, ctx: ToolContext) -> dict[str, Any]:
         """Pay back, once a person said yes."""
         return far.submit(f"approved:{ctx.key}", order_id=order_id)
 
-    @tool(risk="write", key=("order_id",), far_side="none")
+    @tool(risk="write", key=("order_id",), far_side="none", timeout_ms=timeout_ms)
     def post_letter(order_id: str, ctx: ToolContext) -> dict[str, Any]:
         """Send a letter; nobody can say later whether it went out."""
         return far.submit(f"none:{ctx.key}", order_id=order_id)
