@@ -62,12 +62,11 @@ def plain(value: Any) -> Any:
         return value.hex()
     if isinstance(value, msgspec.Struct):
         return {name: plain(getattr(value, name)) for name in value.__struct_fields__}
-    if isinstance(value, Mapping):
-        members: Mapping[Any, Any] = value
-        return {str(name): plain(item) for name, item in members.items()}
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        items: Sequence[Any] = value
-        return [plain(item) for item in items]
+    kind: type = type(value)
+    if issubclass(kind, Mapping):
+        return {str(name): plain(item) for name, item in value.items()}
+    if issubclass(kind, Sequence) and kind is not str:
+        return [plain(item) for item in value]
     return value
 
 

@@ -16,7 +16,7 @@ def test_a_run_ends_with_its_answer(cli: CommandLine) -> None:
     done = cli("run", f"{APP}:reads")
     assert (done.code, done.err) == (0, "")
     lines = done.out.splitlines()
-    assert lines[0].split()[:3] == ["1", "+0.000s", "run_started"]
+    assert lines[0].split()[0:3:2] == ["1", "run_started"]
     assert " ended: completed, final" in done.out
     assert "  Shipped.\\x1b[2J\\u202eowned\\u200b" in lines
     assert "  Bye." in lines
