@@ -38,7 +38,15 @@ from boundloop.runtime.invariants import check_state
 from boundloop.runtime.ladder import admit
 from boundloop.runtime.ledger import LedgerRow
 from boundloop.runtime.model import FinishKind, ModelTurn, ProposedCall, Usage
-from boundloop.runtime.orders import Order, Query, RequestModel, RunChecks, pending_orders, wake_at_ms
+from boundloop.runtime.orders import (
+    Order,
+    Query,
+    RequestModel,
+    RunChecks,
+    pending_orders,
+    shown_phase,
+    wake_at_ms,
+)
 from boundloop.runtime.pins import Pins
 from boundloop.runtime.start import NewRunSpec, start_run
 from boundloop.runtime.state import CallState, State, state_digest
@@ -53,6 +61,8 @@ Arrow = tuple[str, str, str]
 RUN_ARROWS: set[Arrow] = set()
 CALL_ARROWS: set[Arrow] = set()
 """Every (phase, tag, phase) that any test of this process has walked."""
+SHOWN_ARROWS: set[tuple[str, str]] = set()
+"""Every change of the phase that a person is shown, between two appends."""
 
 
 class Ledger:
@@ -142,9 +152,12 @@ class Run:
         taken = self.ledger.append(self, decision)
         if taken is not None:
             return taken
+        shown = shown_phase(self.state)
         for event in decision.events:
             step(self.state, event, self.now)
             self.log.append((event, self.now))
+        if shown_phase(self.state) != shown:
+            SHOWN_ARROWS.add((shown, shown_phase(self.state)))
         if decision.events and self.fold_every_append:
             self.check_replay()
         return None

@@ -14,6 +14,7 @@ from boundloop.runtime.events import RungVerdict
 from boundloop.runtime.ledger import LedgerRow
 from boundloop.runtime.limits import MARGIN_MS, QUERIES_MAX
 from boundloop.runtime.model import ResultItem
+from boundloop.runtime.orders import shown_phase
 
 from .shop import BY_NAME, changed, pins
 from .spec import Ledger, Run, call, given
@@ -573,3 +574,22 @@ def test_rows_of_the_table_are_all_there() -> None:
         )
         command = ChecksDone(call="c1.0", recheck=False, admitted=admitted, row=row)
         given(run).when(command, run.now).then(*events)
+
+
+def test_what_is_shown_is_what_is_still_open() -> None:
+    run = Run()
+    run.reply(call("refund", **REFUND), call("get_order", order_id="A"))
+    run.check("c1.0")
+    run.report("c1.0", "unknown")
+    assert shown_phase(run.state) == "validating"
+    run.check("c1.1", verdicts=(RungVerdict("policy", "deny", "no"),))
+    assert shown_phase(run.state) == "reconciling"
+    first, _ = two()
+    first.check("c1.0")
+    asked = Run(ledger=first.ledger, run_id="r3")
+    asked.reply(call("refund", **REFUND), call("pay", order_id="A", amount=1))
+    asked.check("c1.0")
+    asked.ask("c1.1")
+    assert shown_phase(asked.state) == "waiting_approval"
+    asked.reject("c1.1")
+    assert shown_phase(asked.state) == "waiting_key"

@@ -14,6 +14,7 @@ from typing import Any, cast, get_args
 import pytest
 
 from boundloop.runtime import events as e
+from boundloop.runtime.diagram import SHOWN, state_machine_document
 from boundloop.runtime.fold import begin, evolve
 from boundloop.runtime.model import Usage
 from boundloop.runtime.state import State, state_digest
@@ -27,7 +28,7 @@ from boundloop.runtime.transitions import (
     next_run_phase,
 )
 
-from .spec import CALL_ARROWS, RUN_ARROWS, Arrow, Run, call
+from .spec import CALL_ARROWS, RUN_ARROWS, SHOWN_ARROWS, Arrow, Run, call
 
 HERE = Path(__file__)
 RANDOM = {"test_random_walk", HERE.stem}
@@ -67,6 +68,7 @@ def filled(function: Callable[..., None]) -> Iterator[Callable[[], None]]:
 def walked() -> tuple[set[Arrow], set[Arrow]]:
     RUN_ARROWS.clear()
     CALL_ARROWS.clear()
+    SHOWN_ARROWS.clear()
     for program in programs():
         program()
     return set(RUN_ARROWS), set(CALL_ARROWS)
@@ -87,6 +89,16 @@ def test_every_arrow_of_a_call_is_walked(walked: tuple[set[Arrow], set[Arrow]]) 
 def test_no_arrow_is_walked_that_is_not_listed(walked: tuple[set[Arrow], set[Arrow]]) -> None:
     assert sorted(walked[0] - listed(RUN)) == []
     assert sorted(walked[1] - listed(CALL)) == []
+
+
+def test_shown_phases_change_as_documented(walked: tuple[set[Arrow], set[Arrow]]) -> None:
+    assert walked[0]
+    assert sorted(SHOWN_ARROWS) == sorted(SHOWN)
+
+
+def test_document_of_the_tables_is_fresh() -> None:
+    written = (HERE.parents[2] / "docs" / "state-machine.md").read_text()
+    assert written == state_machine_document(), "run python docs/make_state_machine.py"
 
 
 def test_every_phase_is_a_row_and_every_tag_an_event() -> None:
