@@ -1,0 +1,69 @@
+"""One instance of every event with every field set, and its bytes.
+
+``python -m tests.replay.events_in_full`` prints the lines of ``golden_events.txt``. A line that is there never changes: logs
+that were written with it must still be read. A new field goes to the end with a default and gets a further line.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from boundloop.runtime import events as e
+from boundloop.runtime.model import Usage
+
+A, B, C, D = (bytes([number]) * 32 for number in (1, 2, 3, 4))
+VERDICTS = (e.RungVerdict("policy", "ask", "needs_approval", "p1"), e.RungVerdict("check", "allow"))
+
+EVENTS: tuple[e.AnyEvent, ...] = (
+    e.RunStarted(
+        "r1", "t", "alice", "op1", "agent", "héllo", A, "m:app", "r0", "c1.0", 2, "now", "trace", "end"
+    ),
+    e.RunResumed(3, "host_died", "h1", "u", "cmd1"),
+    e.MessageReceived("runtime", "more", "cmd2"),
+    e.LimitsRaised({"turns": 60}, "u", "cmd3"),
+    e.CancelRequested("kill_switch", "u", "cmd4"),
+    e.CloseRequested("u", "cmd5"),
+    e.RunSuspended("incomplete", "outcome_unknown", ("c1.0 pay",), "c1.0"),
+    e.RunTerminated("completed", "final", ("x",), "no evidence asked"),
+    e.ModelRequested(1, 2, A, 3, 4_000, 100, 70),
+    e.ModelResponded(
+        1,
+        2,
+        "calls",
+        "tool_use",
+        "text",
+        2,
+        Usage(10, 20, 5, 6),
+        10,
+        20,
+        30,
+        "resp",
+        "model-x",
+        b"\x00\xff",
+        7,
+        8,
+    ),
+    e.ModelFailed(1, 2, "overloaded", True, 5_000, 10, 20, 30, "error", "try later", "resp"),
+    e.CallProposed("c1.0", "refund", b'{"order_id":"A"}', "call_1"),
+    e.CallValidated("c1.0", b"{}", A, VERDICTS, B, C),
+    e.CallRejected("c1.0", "policy", "too_much", "not permitted", "/amount", True, True, VERDICTS),
+    e.CallsRejected(1, 64, "calls_per_turn", (("call_9", "refund"), ("", "x"))),
+    e.ApprovalRequested("c1.0", "ap_1", 2, b'{"p":1}', A, B, C, "p1", "v1", 9_000),
+    e.ApprovalDecided("c1.0", "ap_1", "reject", "boss", "no", "cmd6"),
+    e.ApprovalLapsed("c1.0", "ap_1", "stale", "definition"),
+    e.CallWaiting("c1.0", A, "r2", "c1.0", "in_flight"),
+    e.CallStarted("c1.0", 2, 9_000, A, VERDICTS),
+    e.CallExecuted("c1.0", 2, "succeeded", b"{}", A, "output_invalid", "text", True, 1, 2, B, 3, C),
+    e.CallReconciled("c1.0", "applied", "boss", b"{}", A, "seen", 5, "cmd7", "output_invalid"),
+    e.ResultBound("c1.0", "ok", "replayed", A, "text", b"{}", e.ReplayedFrom("r0", "c1.0", 4, True)),
+)
+
+
+def encoded(event: e.AnyEvent) -> bytes:
+    """The stored bytes of one event."""
+    return msgspec.msgpack.encode(event)
+
+
+if __name__ == "__main__":
+    for instance in EVENTS:
+        print(e.tag_of(instance), encoded(instance).hex())
