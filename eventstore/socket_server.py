@@ -12,6 +12,7 @@ import os
 import socket
 import stat
 import struct
+import sys
 import threading
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -95,7 +96,12 @@ class SocketServer:
     async def _serve(self, listener: socket.socket) -> None:
         self._stopping = asyncio.Event()
         self._loop = asyncio.get_running_loop()
-        server = await asyncio.start_unix_server(self._connected, sock=listener)
+        if sys.version_info >= (3, 13):
+            # The socket's file is ours to remove, under the name that we made it by; its address may be a short
+            # one that is no longer good.
+            server = await asyncio.start_unix_server(self._connected, sock=listener, cleanup_socket=False)
+        else:
+            server = await asyncio.start_unix_server(self._connected, sock=listener)
         try:
             await self._stopping.wait()
         finally:
