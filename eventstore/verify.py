@@ -158,7 +158,7 @@ class _Walk:
     def problem_at_end(self) -> str:
         """Whether the run's index row tells of the same end as its log."""
         run = self.run
-        if not _is_number(run.epoch):
+        if not _is_a(int, run.epoch):
             return "the epoch in the run's row is no number"
         if run.seq != self.seq:
             return f"the log ends at seq {self.seq}, the run's row says {run.seq}"
@@ -184,19 +184,17 @@ async def _verify(store: EventStore, run: RunRow) -> RunVerdict:
     return walk.verdict(walk.problem_at_end())
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, int)
+def _is_a(kind: type, value: object) -> bool:
+    return isinstance(value, kind)
 
 
 def _has_its_types(row: StoredAppend) -> bool:
     """A damaged page may give text for a number; a database's types hold for what it writes, not for what it reads."""
-    numbers: tuple[object, ...] = (row.first_seq, row.event_count, row.epoch, row.at_ms, row.schema_version)
-    data: tuple[object, ...] = (row.append_id, row.body, row.hash)
-    texts: tuple[object, ...] = (row.run_id, row.causation)
+    numbers = (row.first_seq, row.event_count, row.epoch, row.at_ms, row.schema_version)
     return (
-        all(map(_is_number, numbers))
-        and all(isinstance(value, bytes) for value in data)
-        and all(isinstance(value, str) for value in texts)
+        all(_is_a(int, number) for number in numbers)
+        and all(_is_a(bytes, data) for data in (row.append_id, row.body, row.hash))
+        and all(_is_a(str, text) for text in (row.run_id, row.causation))
     )
 
 
