@@ -1,0 +1,135 @@
+"""Another shell: a process with a Runtime of its own on a file, told what to do line by line.
+
+``Shell.open`` starts ``python tests/shell.py``. Every command is one JSON object, every answer another. The runs are
+those of the kill load: the system text is the plan.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, Final, Self
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+if __name__ == "__main__":
+    sys.path.insert(0, str(ROOT))
+
+from examples.far_side import FarSide
+from tests.kill.load import LIMITS, runtime_on
+
+from boundloop.actors.client import CommandRefused, Runtime
+from boundloop.runtime.errors import BoundloopError, OwnedError
+
+ANSWER_TIMEOUT_S: Final = 60.0
+
+
+class Shell:
+    """The parent's end. A context manager that ends the process by its pid, whatever state it is in."""
+
+    def __init__(self, path: Path, far: FarSide, *options: str) -> None:
+        command = [sys.executable, str(Path(__file__).resolve()), str(path), str(far.port), *options]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT)
+        self.opened = self._answer()
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def ask(self, do: str, **arguments: Any) -> dict[str, Any]:
+        """One command and its answer."""
+        self.tell(do, **arguments)
+        return self._answer()
+
+    def tell(self, do: str, **arguments: Any) -> None:
+        """One command, without waiting for its answer."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps({"do": do, **arguments}).encode() + b"\n")
+        self.process.stdin.flush()
+
+    def _answer(self) -> dict[str, Any]:
+        pipe = self.process.stdout
+        assert pipe is not None
+        assert select.select([pipe], [], [], ANSWER_TIMEOUT_S)[0], "the shell says nothing"
+        line = pipe.readline()
+        assert line, f"the shell ended with {self.process.wait(ANSWER_TIMEOUT_S)}"
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def signal(self, number: int) -> None:
+        os.kill(self.pid, number)
+
+    def end(self) -> int:
+        """Let it come to its end by itself: its input ends, and nothing is closed. Its exit status."""
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        return self.process.wait(ANSWER_TIMEOUT_S)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait(ANSWER_TIMEOUT_S)
+        for pipe in (self.process.stdin, self.process.stdout):
+            if pipe is not None:
+                with contextlib.suppress(BrokenPipeError):
+                    pipe.close()
+
+
+# --- in the other process --------------------------------------------------------------------------------------------
+
+
+def serve(path: str, far: FarSide, *, take_over: bool) -> None:
+    """Until the input ends. The Runtime is left open then, as a forgetful program leaves it."""
+    try:
+        runtime = runtime_on(path, far, take_over=take_over)
+    except OwnedError as error:
+        say({"owned_by": error.pid, "host": error.host})
+        return
+    say({"open": os.getpid()})
+    for line in sys.stdin.buffer:
+        command = json.loads(line)
+        do = command.pop("do")
+        try:
+            say(_do(runtime, do, command))
+        except CommandRefused as error:
+            say({"refused": error.code})
+        except BoundloopError as error:
+            say({"error": error.code, "actor": error.actor})
+
+
+def _do(runtime: Runtime, do: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    match do:
+        case "start":
+            runtime.start("Go.", run_id=arguments["run"], limits=LIMITS, system=arguments["plan"])
+            return {"started": arguments["run"]}
+        case "result" | "wait":
+            result = getattr(runtime, do)(arguments["run"], ANSWER_TIMEOUT_S)
+            return {
+                "status": result.status,
+                "outcome": result.outcome,
+                "reason": result.reason,
+                "waiting_for": result.waiting_for,
+                "approvals": [approval.approval_id for approval in result.approvals],
+                "unknown": list(result.unknown_effects),
+            }
+        case "approve":
+            return {"seq": runtime.approve(arguments["run"], arguments["approval"], by="os:ann@desk")}
+        case _:
+            runtime.close()
+            return {"closed": True}
+
+
+def say(answer: dict[str, Any]) -> None:
+    sys.stdout.buffer.write(json.dumps(answer).encode() + b"\n")
+    sys.stdout.buffer.flush()
+
+
+if __name__ == "__main__":
+    serve(sys.argv[1], FarSide(int(sys.argv[2])), take_over="take-over" in sys.argv[3:])
