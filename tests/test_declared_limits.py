@@ -7,7 +7,7 @@ import math
 import re
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
@@ -237,7 +237,7 @@ def test_goal_that_is_refused(evidence: tuple[Evidence, ...], code: str) -> None
 def test_evidence_is_compared_as_json(asked: dict[str, Any], found: Any, met: bool) -> None:
     assert Evidence("a", result=asked).met_by({}, found) is met
     if isinstance(found, dict):
-        assert Evidence("a", arguments=asked).met_by(found, None) is met
+        assert Evidence("a", arguments=asked).met_by(cast("dict[str, Any]", found), None) is met
 
 
 # --- starting ------------------------------------------------------------------------------------------------------

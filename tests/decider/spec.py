@@ -308,7 +308,7 @@ class Run:
         """The far side's answer to the query that is ordered now."""
         order = next(order for order in self.orders() if isinstance(order, Query) and order.call == name)
         shown = None if result is None else canonical_bytes(result)
-        values = {"number": order.number, "asked_at_ms": self.now, **fields}
+        values: dict[str, Any] = {"number": order.number, "asked_at_ms": self.now, **fields}
         return self.send(Queried(call=name, outcome=outcome, result=shown, **values))
 
     def approve(self, name: str, by: str = "boss", **fields: Any) -> tuple[e.AnyEvent, ...]:
@@ -325,7 +325,7 @@ class Run:
         return self.send(Cancel(command_id=f"cancel-{len(self.log)}", by="user", **fields))
 
     def outside(self, kind: type[OutsideCommand], **fields: Any) -> tuple[e.AnyEvent, ...]:
-        values = {"command_id": f"outside-{len(self.log)}", "by": "user", **fields}
+        values: dict[str, Any] = {"command_id": f"outside-{len(self.log)}", "by": "user", **fields}
         return self.send(kind(**values))
 
     def tick(self, milliseconds: int) -> tuple[e.AnyEvent, ...]:

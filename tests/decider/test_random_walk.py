@@ -28,13 +28,14 @@ from boundloop.runtime.commands import (
 )
 from boundloop.runtime.goal import Goal
 from boundloop.runtime.limits import CEILING
-from boundloop.runtime.model import FINISH, ModelTurn, ProposedCall, Usage
+from boundloop.runtime.model import FINISH, FinishKind, ModelTurn, ProposedCall, Usage
 from boundloop.runtime.orders import Execute, Query, RequestModel, RunChecks
 
 from .shop import BY_NAME, limits, pins
 from .spec import Ledger, Run, call
 
 WALK_STEPS_MAX = 40
+FINISHES: list[FinishKind] = ["calls", "calls", "calls", *FINISH]
 VERDICTS: list[e.Verdict] = ["allow", "allow", "allow", "deny", "unknown"]
 OUTCOMES: list[Literal["succeeded", "failed", "unknown"]] = ["succeeded", "succeeded", "failed", "unknown"]
 ANSWERS: list[Literal["applied", "absent", "unknown"]] = ["applied", "absent", "unknown"]
@@ -59,7 +60,7 @@ def proposals(data: st.DataObject) -> tuple[ProposedCall, ...]:
 
 
 def turn(data: st.DataObject) -> ModelTurn:
-    finish = data.draw(st.sampled_from(["calls", "calls", "calls", *FINISH]))
+    finish = data.draw(st.sampled_from(FINISHES))
     count = st.one_of(st.none(), st.integers(-5, 50), st.just(2**70))
     return ModelTurn(
         finish=finish,

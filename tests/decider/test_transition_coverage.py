@@ -46,7 +46,7 @@ def programs() -> Iterator[Callable[[], None]]:
                 yield from filled(function)
 
 
-def filled(function: Callable[..., None]) -> Iterator[Callable[[], None]]:
+def filled(function: Callable[..., object]) -> Iterator[Callable[[], None]]:
     marks = [mark for mark in getattr(function, "pytestmark", []) if mark.name == "parametrize"]
     choices: list[list[dict[str, Any]]] = []
     for mark in marks:
