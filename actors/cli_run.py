@@ -73,7 +73,12 @@ def run(
                 _start(application, following, given, operation_id)
             else:
                 _go_on(following)
-            result = following.to_rest()
+            try:
+                result = following.to_rest()
+            except KeyboardInterrupt:
+                where = f"--resume {safe_text(following.run_id)} --store {safe_text(url)}"
+                out.note(f"\nInterrupted. Go on with: boundloop run {safe_text(reference)} {where}")
+                raise
         print_result(out, result, reference, url)
         return exit_code_of_result(result)
     except BoundloopError as error:

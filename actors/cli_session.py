@@ -175,10 +175,21 @@ async def say_who_goes_on(session: Session, run_id: str) -> None:
     elif await _live_hosts(session.store):
         session.out.note("A running host picks it up.")
     elif row.ready:
+        where = f"--resume {safe_text(run_id)} --store {safe_text(session.url)}"
         session.out.note(
             "Nothing runs it now. It is ready for the next Runtime on this store, or for:\n"
-            f"  boundloop run MODULE:SPEC --resume {safe_text(run_id)} --store {safe_text(session.url)}"
+            f"  boundloop run {safe_text(await _application_of(session.store, run_id))} {where}"
         )
+
+
+async def _application_of(store: EventStore, run_id: str) -> str:
+    """Where the run's code is, as it was recorded when the run started."""
+    from ..eventstore.history import read_records
+    from ..runtime.events import RunStarted
+
+    started = (await read_records(store, run_id, to_seq=1))[0].event
+    known = started.application if isinstance(started, RunStarted) else ""
+    return known or "MODULE:SPEC"
 
 
 async def _live_hosts(store: EventStore) -> bool:

@@ -62,7 +62,7 @@ def plain(value: Any) -> Any:
         return value.hex()
     if isinstance(value, msgspec.Struct):
         return {name: plain(getattr(value, name)) for name in value.__struct_fields__}
-    kind: type = type(value)
+    kind: type[Any] = type(value)
     if issubclass(kind, Mapping):
         return {str(name): plain(item) for name, item in value.items()}
     if issubclass(kind, Sequence) and kind is not str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from boundloop.actors.application import Application
 from boundloop.adapters.script import call, refused, say
 from boundloop.adapters.scripted import ScriptedModel
@@ -48,6 +50,12 @@ def loops() -> Application:
 
 def refuses() -> Application:
     return application(refused("No."), input="Do harm.")
+
+
+def hangs() -> Application:
+    return application(
+        LOOK, msgspec.structs.replace(say("At last."), late_ms=3_600_000), input="Where is order A1042?"
+    )
 
 
 def breaks() -> Application:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -86,6 +87,22 @@ def test_a_reader_that_hangs_up_is_no_error(cli: CommandLine) -> None:
         process.stdout.close()
         assert process.stderr.read() == ""
         assert process.wait(60) == 0
+
+
+def test_an_interrupted_run_stays_and_says_how_to_go_on(cli: CommandLine) -> None:
+    command = [sys.executable, "-uc", "from boundloop.actors.cli import main; main()", "run", f"{APP}:hangs"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if "model_requested" in line and "turn 2" in line:
+                break
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (130, "")
+    [row] = cli("runs", "list", "-o", "json").value
+    assert f"--resume {row['run']} --store {cli.url}" in out
+    assert (row["host"], row["ready"]) == ("", True)
+    assert cli("run", f"{APP}:reads", "--resume", row["run"]).code == 0
 
 
 def test_another_shell_reads_and_approves_while_a_runtime_lives(cli: CommandLine) -> None:

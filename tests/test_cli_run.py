@@ -32,6 +32,7 @@ def test_a_run_that_asks_exits_7_and_goes_on_when_it_is_approved(cli: CommandLin
     assert again.code == 7, "nothing was approved yet"
     approved = cli(*approve[1:])
     assert approved.code == 0
+    assert f"boundloop run {APP}:pays --resume" in approved.out
     last = cli("run", *_resume_arguments(first.out))
     assert (last.code, last.err) == (0, "")
     assert "ended: completed, final" in last.out
