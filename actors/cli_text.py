@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
@@ -62,12 +62,16 @@ def plain(value: Any) -> Any:
         return value.hex()
     if isinstance(value, msgspec.Struct):
         return {name: plain(getattr(value, name)) for name in value.__struct_fields__}
-    kind: type[Any] = type(value)
-    if issubclass(kind, Mapping):
+    if _is_a(value, dict):
         return {str(name): plain(item) for name, item in value.items()}
-    if issubclass(kind, Sequence) and kind is not str:
+    if _is_a(value, list) or _is_a(value, tuple):
         return [plain(item) for item in value]
     return value
+
+
+def _is_a(value: object, kind: type[object]) -> bool:
+    """Narrows nothing: what the members are isn't known."""
+    return isinstance(value, kind)
 
 
 def _escaped(text: str, escape: Any) -> str:
