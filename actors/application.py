@@ -21,7 +21,7 @@ from ..runtime.goal import Goal
 from ..runtime.limits import Limits
 from ..runtime.policy import Policy
 from ..runtime.prices import PriceTable
-from ..runtime.tool import ToolSpec
+from ..runtime.tool_spec import ToolSpec
 from ..runtime.toolbox import Toolbox
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from ..runtime.ledger import LedgerRow
 from ..runtime.limits import RECHECKS_MAX
 from ..runtime.policy import Policy, PolicyDecision, PolicyQuestion
 from ..runtime.state import CallState, State
-from ..runtime.tool import ToolDefinition, ToolSpec
+from ..runtime.tool_spec import ToolDefinition, ToolSpec
 from ..runtime.toolbox import Toolbox
 from .daemon_thread import on_daemon_thread
 

@@ -47,7 +47,7 @@ from ..runtime.policy import Policy
 from ..runtime.prices import PriceTable
 from ..runtime.start import NewRunSpec, start_run
 from ..runtime.state import State
-from ..runtime.tool import ToolSpec
+from ..runtime.tool_spec import ToolSpec
 from ..runtime.toolbox import Toolbox
 from .host import Host
 from .model_spec import adapter_from

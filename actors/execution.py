@@ -12,7 +12,7 @@ from typing import Any, Final
 from ..runtime.canonical import JSON, canonical_bytes
 from ..runtime.commands import Executed
 from ..runtime.errors import BoundloopError, ToolError
-from ..runtime.tool import ToolSpec
+from ..runtime.tool_spec import ToolSpec
 
 VIEW_CHARS_SHARE: Final = 0.75
 ARTIFACT_BYTES_MAX: Final = 268_435_456

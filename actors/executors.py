@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from ..runtime.canonical import JSON
 from ..runtime.commands import Executed
-from ..runtime.tool import ToolSpec
+from ..runtime.tool_spec import ToolSpec
 from . import execution
 from .context import ToolContext
 from .eager import Finished, first_step

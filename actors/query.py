@@ -9,7 +9,7 @@ from typing import Any, Final, Literal
 from ..runtime.canonical import canonical_bytes
 from ..runtime.errors import BoundloopError
 from ..runtime.far_side import Absent, Applied
-from ..runtime.tool import ToolSpec
+from ..runtime.tool_spec import ToolSpec
 from .daemon_thread import on_daemon_thread
 
 QUERY_TIMEOUT_S: Final = 30.0

@@ -24,7 +24,7 @@ from boundloop.runtime.orders import Execute, RequestModel, RunChecks, pending_o
 from boundloop.runtime.pins import Pins
 from boundloop.runtime.prices import FREE
 from boundloop.runtime.start import NewRunSpec, start_run
-from boundloop.runtime.tool import tool_spec
+from boundloop.runtime.tool_spec import tool_spec
 
 _ADVANCE: Final = Advance()
 _USAGE: Final = Usage(100, 20)

@@ -1,15 +1,22 @@
-"""The interpreter, pure, and what users declare: ``tool``, ``Toolbox``, ``Limits``, ``Goal``, ``Policy``."""
+"""The interpreter, pure, and what users declare: ``tool``, ``Toolbox``, ``Limits``, ``Goal``, ``Policy``.
+
+Names load on first use: a command that reads one run needs none of what declares tools.
+"""
 
 from __future__ import annotations
 
-from .errors import BoundloopError, CallerError, ProviderError, StoreError, ToolError
-from .far_side import Absent, Applied
-from .goal import Evidence, Goal
-from .limits import WAIVED, Limits
-from .policy import Policy, PolicyDecision, PolicyQuestion
-from .prices import FREE, Price, PriceTable
-from .tool import ToolSpec, tool
-from .toolbox import Toolbox
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .errors import BoundloopError, CallerError, ProviderError, StoreError, ToolError
+    from .far_side import Absent, Applied
+    from .goal import Evidence, Goal
+    from .limits import WAIVED, Limits
+    from .policy import Policy, PolicyDecision, PolicyQuestion
+    from .prices import FREE, Price, PriceTable
+    from .tool_spec import ToolSpec, tool
+    from .toolbox import Toolbox
 
 __all__ = [
     "FREE",
@@ -33,3 +40,35 @@ __all__ = [
     "Toolbox",
     "tool",
 ]
+
+_HOME = {
+    "FREE": "prices",
+    "WAIVED": "limits",
+    "Absent": "far_side",
+    "Applied": "far_side",
+    "BoundloopError": "errors",
+    "CallerError": "errors",
+    "Evidence": "goal",
+    "Goal": "goal",
+    "Limits": "limits",
+    "Policy": "policy",
+    "PolicyDecision": "policy",
+    "PolicyQuestion": "policy",
+    "Price": "prices",
+    "PriceTable": "prices",
+    "ProviderError": "errors",
+    "StoreError": "errors",
+    "ToolError": "errors",
+    "ToolSpec": "tool_spec",
+    "Toolbox": "toolbox",
+    "tool": "tool_spec",
+}
+
+
+def __getattr__(name: str) -> object:
+    home = _HOME.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f".{home}", __name__), name)
+    globals()[name] = value
+    return value

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from .errors import DuplicateTool, UnknownTool
-from .tool import ToolDefinition, ToolSpec, tool_spec
+from .tool_spec import ToolDefinition, ToolSpec, tool_spec
 
 
 class Toolbox(Mapping[str, ToolSpec]):

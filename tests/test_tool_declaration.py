@@ -25,7 +25,7 @@ from boundloop.runtime.errors import (
     ToolError,
     UnknownTool,
 )
-from boundloop.runtime.tool import BindRefused, ToolDefinition, tool, tool_spec
+from boundloop.runtime.tool_spec import BindRefused, ToolDefinition, tool, tool_spec
 from boundloop.runtime.toolbox import Toolbox
 
 
@@ -254,7 +254,7 @@ def test_pydantic_types_are_read_strictly() -> None:
 
 PURE = """
 import sys
-from boundloop.runtime.tool import tool
+from boundloop.runtime.tool_spec import tool
 @tool(risk="read")
 def f(a: int, b: "list[str] | None" = None) -> dict:
     "F."

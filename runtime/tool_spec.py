@@ -1,0 +1,291 @@
+"""What users declare: `@tool` on a function.
+
+The decorator returns the function unchanged and keeps no registry; it leaves a `ToolSpec` on the function, which a
+`Toolbox` picks up. Everything that can be wrong with a declaration is refused here, before any run exists.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+import types
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Final, TypeVar, cast
+
+import msgspec
+
+from .call_signature import (
+    BindRefused,
+    CallSignature,
+    inner_function,
+    read_signature,
+    resolve_annotations,
+    schemas_of,
+)
+from .canonical import JSON
+from .errors import DeclarationError, ToolError
+from .schema import Schema, SchemaViolation, normalise_schema
+from .schema_lint import close_root
+from .tool_definition import ApprovalRule, FarSide, Fence, KeyRule, Risk, ToolDefinition, is_tool_name
+from .tool_rules import refuse_contradictions
+
+__all__ = [
+    "ApprovalRule",
+    "BindRefused",
+    "FarSide",
+    "Fence",
+    "Risk",
+    "ToolDefinition",
+    "ToolSpec",
+    "is_tool_name",
+    "tool",
+    "tool_spec",
+]
+
+TIMEOUT_MS_DEFAULT: Final = 30_000
+QUICK_TIMEOUT_MS_MAX: Final = 50
+
+_CONTAINERS: Final = frozenset({dict, list, tuple})
+_ATTRIBUTE: Final = "__boundloop_tool__"
+_ATOMS: Final = frozenset({str, int, float, bool, type(None)})
+
+Handler = Callable[..., Any]
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolSpec:
+    """A tool with its code: the definition that is pinned, and the functions that the executor calls."""
+
+    definition: ToolDefinition
+    handler: Handler
+    signature: CallSignature
+    check: Handler | None = None
+    preview: Handler | None = None
+    query: Handler | None = None
+    version_of: Handler | None = None
+
+    @property
+    def name(self) -> str:
+        """The name that a model calls it by."""
+        return self.definition.name
+
+    @property
+    def definition_sha256(self) -> bytes:
+        """The 32-byte hash of what a model or an approver relies on."""
+        return self.definition.definition_sha256
+
+    @property
+    def is_async(self) -> bool:
+        """True if calling the handler gives a coroutine."""
+        return self.signature.is_async
+
+    @property
+    def takes_ctx(self) -> bool:
+        """True if the handler takes the keyword `ctx`, which no schema shows."""
+        return self.signature.takes_ctx
+
+    def bind(self, arguments: dict[str, JSON]) -> dict[str, object]:
+        """The handler's keywords from valid arguments, decoded from their canonical bytes; raises `BindRefused`."""
+        return self.signature.bind(arguments)
+
+    def encode_result(self, value: object) -> JSON:
+        """A result as JSON values; raises `ToolError` (code `result_type`) for what JSON can't say.
+
+        Only known data types are encoded, nothing is pickled. Numbers and sizes are checked by whoever writes the
+        canonical bytes, the schema by `check_result`.
+        """
+        if type(value) is dict and all(
+            type(name) is str and type(item) in _ATOMS for name, item in cast("dict[object, object]", value).items()
+        ):
+            return cast(JSON, value)
+        try:
+            return _lists(msgspec.to_builtins(value, str_keys=True, enc_hook=_encode_model))
+        except Exception as error:  # noqa: BLE001  the application's objects raise what they like
+            raise ToolError("result_type", safe_message="the tool's result isn't JSON") from error
+
+    def check_result(self, result: JSON) -> SchemaViolation | None:
+        """The first place where an encoded result breaks the declared result type."""
+        validator = self.definition.result_validator()
+        return None if validator is None else validator(result)
+
+
+def tool(
+    *,
+    risk: Risk,
+    name: str | None = None,
+    version: str = "1",
+    effect_version: str = "1",
+    key: KeyRule = None,
+    incidental: tuple[str, ...] = (),
+    far_side: FarSide = "none",
+    permissions: tuple[str, ...] = (),
+    timeout_ms: int | None = None,
+    quick: bool = False,
+    inline: bool = False,
+    group: str | None = None,
+    cost_micros: int = 0,
+    pool: str = "default",
+    result_bytes_max: int = 16_384,
+    volatile: tuple[str, ...] = (),
+    max_attempts: int = 3,
+    approval: ApprovalRule = "policy",
+    query_authoritative: bool = False,
+    fence: Fence = "none",
+    check: Handler | None = None,
+    preview: Handler | None = None,
+    query: Handler | None = None,
+    version_of: Handler | None = None,
+    check_inline: bool = True,
+    description: str | None = None,
+    params: dict[str, Any] | None = None,
+    returns: dict[str, Any] | None = None,
+    handler_revision: str | None = None,
+) -> Callable[[F], F]:
+    """Declare a function, method, partial or callable object as a tool; raises `DeclarationError`.
+
+    `risk`: "read" changes nothing; "write" changes something that can be changed back; "irreversible" can't be.
+    `key` (effects only): the argument fields that make two calls one business intent, "arguments" for all but the
+    `incidental` ones, or "call" if each call is an intent of its own. `far_side`: what the far side offers when an
+    outcome is unknown: "natural" (repeating is harmless), "keyed" (it takes `ctx.key`), "queryable" (see `query`).
+    `timeout_ms`: of one attempt, 30,000 unless given, 50 for `quick` reads. `inline`: run in the host's own process
+    (async, never blocking). `params` and `returns` replace the schemas that the annotations give. `handler_revision`:
+    of the code; the `__version__` of its package unless given.
+
+    A parameter named `ctx` is filled by the runtime. The description is the docstring unless given. A function is
+    declared once; a second tool over it is declared on a `functools.partial` of it.
+    """
+
+    def declare(function: F) -> F:
+        tool_name = name if name is not None else str(getattr(inner_function(function), "__name__", ""))
+        if not is_tool_name(tool_name):
+            raise DeclarationError(
+                "tool_name", "a name is [a-z][a-z0-9_]{0,63} in ASCII", path=ascii(tool_name)[:80]
+            )
+        given = None if params is None else close_root(normalise_schema(params))
+        signature = read_signature(function, name=tool_name, params=given)
+        definition = ToolDefinition(
+            name=tool_name,
+            version=version,
+            effect_version=effect_version,
+            description=_description(function, description, tool_name),
+            parameters=close_root(normalise_schema(signature.schema)),
+            result=_result_schema(function, returns, tool_name),
+            risk=risk,
+            key=key,
+            incidental=tuple(incidental),
+            far_side=far_side,
+            permissions=tuple(sorted(permissions)),
+            timeout_ms=_timeout_ms(timeout_ms, quick),
+            quick=quick,
+            inline=inline,
+            group=group,
+            cost_micros=cost_micros,
+            pool=pool,
+            result_bytes_max=result_bytes_max,
+            volatile=tuple(volatile),
+            max_attempts=max_attempts,
+            approval=approval,
+            query_authoritative=query_authoritative,
+            fence=fence,
+            has_check=check is not None,
+            has_preview=preview is not None,
+            has_query=query is not None,
+            has_version_of=version_of is not None,
+            check_inline=check_inline,
+            handler_revision=_revision(function) if handler_revision is None else handler_revision,
+        )
+        refuse_contradictions(definition, is_async=signature.is_async)
+        spec = ToolSpec(
+            definition=definition,
+            handler=function,
+            signature=signature,
+            check=check,
+            preview=preview,
+            query=query,
+            version_of=version_of,
+        )
+        return _attach(function, spec)
+
+    return declare
+
+
+def tool_spec(declared: object) -> ToolSpec:
+    """The spec that `@tool` left on a function; of a method, bound to its object. Raises `DeclarationError`."""
+    if isinstance(declared, ToolSpec):
+        return declared
+    spec = getattr(declared, _ATTRIBUTE, None)
+    if not isinstance(spec, ToolSpec):
+        label = str(getattr(declared, "__name__", type(declared).__name__))
+        raise DeclarationError("not_a_tool", "declare it with @tool", path=label[:80])
+    if not spec.signature.needs_self:
+        return spec
+    if not isinstance(declared, types.MethodType):
+        raise DeclarationError(
+            "tool_unbound", "pass the method of an object, not of the class", path=spec.name
+        )
+    return replace(spec, handler=declared, signature=replace(spec.signature, needs_self=False))
+
+
+def _attach(function: F, spec: ToolSpec) -> F:
+    if isinstance(function, types.MethodType | types.BuiltinFunctionType):
+        carrier = functools.partial(function)  # bound methods hold no attributes of their own
+        return cast(F, _attach(cast(Handler, carrier), spec))
+    if _ATTRIBUTE in getattr(function, "__dict__", {}):
+        raise DeclarationError(
+            "declared_twice", "wrap it in functools.partial to declare it anew", path=spec.name
+        )
+    setattr(function, _ATTRIBUTE, spec)
+    return function
+
+
+def _description(function: Handler, given: str | None, name: str) -> str:
+    text = given if given is not None else getattr(inner_function(function), "__doc__", None)
+    text = inspect.cleandoc(text) if text else ""
+    if not text.strip():
+        raise DeclarationError("description_missing", "write a docstring, or give a description", path=name)
+    return text
+
+
+def _result_schema(function: Handler, given: dict[str, Any] | None, name: str) -> Schema | None:
+    """The schema of the return annotation; none for an absent one or `Any`, which say nothing."""
+    if given is not None:
+        return normalise_schema(given)
+    inner = inner_function(function)
+    annotation = getattr(inner, "__annotations__", {}).get("return", Any)
+    if annotation is Any:
+        return None
+    hint = resolve_annotations(inner, name)["return"]
+    schemas, defs, _ = schemas_of({"return": hint}, name)
+    schema = schemas["return"]
+    return normalise_schema({**schema, "$defs": defs} if defs else schema) if schema else None
+
+
+def _timeout_ms(given: int | None, quick: bool) -> int:
+    if given is not None:
+        return given
+    return QUICK_TIMEOUT_MS_MAX if quick else TIMEOUT_MS_DEFAULT
+
+
+def _revision(function: Handler) -> str:
+    package = str(getattr(inner_function(function), "__module__", "")).partition(".")[0]
+    return str(getattr(sys.modules.get(package), "__version__", ""))
+
+
+def _lists(value: object) -> JSON:
+    """The value with its tuples as lists; JSON has but one sequence."""
+    if type(value) is dict:
+        members = cast("dict[str, Any]", value).items()
+        return {name: _lists(item) if type(item) in _CONTAINERS else item for name, item in members}
+    if type(value) is list or type(value) is tuple:
+        return [_lists(item) if type(item) in _CONTAINERS else item for item in cast("list[Any]", value)]
+    return cast(JSON, value)
+
+
+def _encode_model(value: object) -> object:
+    """A pydantic model by its own JSON form, without importing pydantic."""
+    if hasattr(type(value), "__pydantic_core_schema__"):
+        return cast(Any, value).model_dump(mode="json")
+    raise TypeError("not a type that JSON can say")
