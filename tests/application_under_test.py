@@ -10,7 +10,7 @@ from boundloop.actors.application import Application
 from boundloop.adapters.script import call, refused, say
 from boundloop.adapters.scripted import ScriptedModel
 from boundloop.runtime.limits import WAIVED, Limits
-from boundloop.runtime.tool import tool
+from boundloop.runtime.tool_spec import tool
 
 HOSTILE = "\x1b[2J\u202eowned\u200b"
 

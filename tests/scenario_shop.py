@@ -11,7 +11,7 @@ import msgspec
 from boundloop.actors.context import ToolContext
 from boundloop.runtime.errors import ToolError
 from boundloop.runtime.far_side import Absent, Applied
-from boundloop.runtime.tool import tool
+from boundloop.runtime.tool_spec import tool
 
 Quantity = Annotated[int, msgspec.Meta(ge=1, le=10)]
 Cents = Annotated[int, msgspec.Meta(ge=1, le=100_000)]

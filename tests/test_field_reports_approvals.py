@@ -20,7 +20,7 @@ from boundloop.runtime.commands import Approve, CommandAnswer, Reject
 from boundloop.runtime.errors import BoundloopError
 from boundloop.runtime.limits import Limits
 from boundloop.runtime.policy import Policy
-from boundloop.runtime.tool import tool
+from boundloop.runtime.tool_spec import tool
 from tests.stepped_runtime import STUCK_S, Site, has, results_in
 
 HOUR_MS = 3_600_000
@@ -69,7 +69,10 @@ def test_fifty_approvals_at_once_are_one_decision_and_one_execution(site: Site) 
 
     answers = asyncio.run(asyncio.wait_for(approve_all(), STUCK_S))
     assert sum(answer.accepted for answer in answers) == 1
-    assert {answer.code for answer in answers if not answer.accepted} <= {"approval_used", "approval_not_found"}
+    assert {answer.code for answer in answers if not answer.accepted} <= {
+        "approval_used",
+        "approval_not_found",
+    }
     assert host.rest(run_id).completed
     assert bank.paid == {("1", 10): 1}
 
@@ -96,7 +99,11 @@ def test_one_command_that_is_sent_fifty_times_is_accepted_each_time_and_executed
 def test_what_was_approved_for_one_amount_is_not_paid_for_another(site: Site) -> None:
     bank = Bank()
     host = site.open(
-        [call("pay", {"order": "1", "amount": 10}), call("pay", {"order": "1", "amount": 999_999}), say("paid")],
+        [
+            call("pay", {"order": "1", "amount": 10}),
+            call("pay", {"order": "1", "amount": 999_999}),
+            say("paid"),
+        ],
         bank.tools(),
     )
     run_id = host.start()
@@ -139,7 +146,9 @@ def test_an_approval_under_an_older_policy_is_stale_and_asked_for_anew(site: Sit
     (second,) = host.rest(run_id).approvals
     assert second.approval_id != first.approval_id
     assert bank.paid == {}
-    assert [(lapsed.why, lapsed.what) for lapsed in site.of(run_id, e.ApprovalLapsed)] == [("stale", "policy")]
+    assert [(lapsed.why, lapsed.what) for lapsed in site.of(run_id, e.ApprovalLapsed)] == [
+        ("stale", "policy")
+    ]
     host.rt.approve(run_id, second.approval_id, by="bob")
     assert host.rest(run_id).completed
     assert bank.paid == {("1", 10): 1}

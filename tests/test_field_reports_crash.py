@@ -16,7 +16,7 @@ from boundloop.adapters.script import attempts, call, calls, failed, say
 from boundloop.adapters.scripted import Gate
 from boundloop.runtime import events as e
 from boundloop.runtime.far_side import Absent, Applied
-from boundloop.runtime.tool import tool
+from boundloop.runtime.tool_spec import tool
 from tests.stepped_runtime import Site, has, results_in
 
 

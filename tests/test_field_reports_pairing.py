@@ -16,7 +16,7 @@ from boundloop.adapters.scripted import Gate
 from boundloop.runtime import events as e
 from boundloop.runtime.limits import Limits
 from boundloop.runtime.model import AssistantItem, ModelInput, ResultItem
-from boundloop.runtime.tool import tool
+from boundloop.runtime.tool_spec import tool
 from tests.stepped_runtime import Site, Stepped, results_in
 
 
@@ -169,9 +169,7 @@ def test_results_go_to_their_calls_in_call_order_whatever_finishes_first(
         await gates[number].passed()
         return {"number": number}
 
-    host = site.open(
-        [calls(*(call("wait", {"number": number}) for number in range(3))), say("done")], [wait]
-    )
+    host = site.open([calls(*(call("wait", {"number": number}) for number in range(3))), say("done")], [wait])
     run_id = host.start()
     for gate in gates:
         assert gate.wait_reached(10)

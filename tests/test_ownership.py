@@ -30,7 +30,7 @@ from boundloop.eventstore.location import open_store
 from boundloop.runtime import events as e
 from boundloop.runtime.errors import OwnedError, StoreError
 from boundloop.runtime.limits import HOST_DEATHS_MAX
-from boundloop.runtime.tool import tool, tool_spec
+from boundloop.runtime.tool_spec import tool, tool_spec
 
 ROUNDS = int(os.environ.get("BOUNDLOOP_OWNER_ROUNDS", "20"))
 """Of the race for a new file."""

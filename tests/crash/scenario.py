@@ -20,7 +20,7 @@ from boundloop.runtime.commands import Approve, CommandAnswer, ResolveCall
 from boundloop.runtime.errors import RunNotFound
 from boundloop.runtime.far_side import Absent, Applied
 from boundloop.runtime.limits import Limits
-from boundloop.runtime.tool import tool
+from boundloop.runtime.tool_spec import tool
 
 RUN_ID: Final = "r1"
 KEYS_BY_KIND: Final = {"keyed": 2, "queryable": 1, "natural": 1, "approved": 1, "none": 1}
