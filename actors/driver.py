@@ -42,6 +42,7 @@ from ..runtime.commands import (
     ClaimLost,
     Command,
     CommandAnswer,
+    Executed,
     ModelReplied,
     Outside,
     Queried,
@@ -69,6 +70,10 @@ STEP_DECISIONS_MAX: Final = 10_000
 HOLD_MS: Final = 10_000
 """A timer due within this time is waited for here; a later one parks the run."""
 
+RESULT_VIEW_BYTES_LEAST: Final = 256
+RESULT_FRAME_BYTES: Final = 128
+"""What the model's view of a result has around the result itself."""
+
 STORE_RETRY_S: Final = (0.1, 0.5, 1.0, 2.0, 5.0)
 STORE_RETRIES_MAX: Final = 60
 
@@ -89,6 +94,10 @@ class Surroundings(Protocol):
 
     def progress(self, run_id: str, item: Progress) -> None:
         """Provisional text and notices of the running attempt."""
+        ...
+
+    def late(self, run_id: str, report: Report) -> None:
+        """A report of an attempt that came after its driver had let go of the run."""
         ...
 
 
@@ -159,9 +168,9 @@ class RunDriver:
         self._ring()
 
     def left_over(self) -> list[_Posted]:
-        """Commands without an answer: they came while the run was being released, or lost. The host submits them
-        again."""
-        left = [item for item in self._inbox if item[1] is not None]
+        """Commands without an answer, and late reports: they came while the run was being released, or lost. The host
+        submits them again."""
+        left = [item for item in self._inbox if item[1] is not None or isinstance(item[0], Executed)]
         self._inbox.clear()
         return left
 
@@ -550,9 +559,12 @@ class RunDriver:
         spec = self.around.gate.toolbox[call.tool]
         arguments = decode_canonical(call.arguments or b"{}")
         valid_ms = max(0, call.valid_until_ms - now)
-        room = state.limits.result_bytes - state.turn_result_bytes
 
         def deliver(report: Report) -> None:
+            if self.parked:
+                if call.key is not None:
+                    self.around.late(state.run_id, report)
+                return
             if report.artifact is not None and report.executed.artifact is not None:
                 self._blobs.append((report.executed.artifact, report.artifact))
             self._land(order, report.executed)
@@ -575,7 +587,7 @@ class RunDriver:
                 arguments=arguments if isinstance(arguments, dict) else {},
                 epoch=self.epoch,
                 valid_ms=valid_ms,
-                view_bytes_max=max(256, min(spec.definition.result_bytes_max, room)),
+                view_bytes_max=min(spec.definition.result_bytes_max, _room_for_result(state)),
                 deliver=deliver,
             )
         )
@@ -664,6 +676,14 @@ class RunDriver:
 
 class Retry(Exception):
     """The step's append did not happen; its commands are in the inbox again."""
+
+
+def _room_for_result(state: State) -> int:
+    """How many bytes of its result a call that starts now may show: its share of what the turn's results have left, so
+    that all of them together stay within the run's bound whatever runs side by side. Something is always shown."""
+    unbound = sum(1 for call in state.calls.values() if call.phase != "bound")
+    share = (state.limits.result_bytes - state.turn_result_bytes) // max(1, unbound)
+    return max(RESULT_VIEW_BYTES_LEAST, share - RESULT_FRAME_BYTES)
 
 
 def _waits_for_other(state: State) -> bool:

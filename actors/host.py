@@ -20,7 +20,7 @@ from ..eventstore.history import load_intact, pins_of
 from ..eventstore.port import Acquired, EventStore, HostRow, NewRun, NotFound, Owned, RunRow, Switch
 from ..eventstore.process_identity import this_process
 from ..eventstore.submit import encode_answer, submit_unhosted
-from ..runtime.commands import CommandAnswer, OutsideCommand, TakeOver, decode_command
+from ..runtime.commands import CommandAnswer, Executed, OutsideCommand, TakeOver, decode_command
 from ..runtime.errors import BoundloopError, HistoryRefused, LogDamaged, OwnedError, StoreError
 from ..runtime.events import AnyEvent, RunStarted
 from ..runtime.fold import begin
@@ -31,6 +31,7 @@ from ..runtime.state import State
 from ..runtime.toolbox import Toolbox
 from .checks import Gate, contract_kept
 from .driver import RunDriver
+from .execution import Report
 from .executors import Executors
 
 RENEW_S: Final = 2.0
@@ -77,6 +78,7 @@ class Host:
         self._locks: dict[str, asyncio.Lock] = {}
         self._not_ours: set[str] = set()
         self._doubtful: set[str] = set()
+        self._late: set[asyncio.Task[None]] = set()
         self._switches: list[Switch] = []
         self._loop = asyncio.get_running_loop()
         self._ready = asyncio.Event()
@@ -234,8 +236,30 @@ class Host:
         for watch in self.parked_watchers:
             watch(run_id, driver.state)
         for command, answer in driver.left_over():
-            if answer is not None and not answer.done():
+            if isinstance(command, Executed):
+                self.late(run_id, Report(command))
+            elif answer is not None and not answer.done():
                 self._loop.create_task(self._submit_again(run_id, command, answer))  # type: ignore[arg-type]  # only outside commands carry an answer
+
+    def late(self, run_id: str, report: Report) -> None:
+        """A timed-out attempt answered after all, when its run had stopped or ended: the run is taken up for it, because
+        a success settles an unknown effect. If that fails the effect stays unknown, which is still true."""
+        task = self._loop.create_task(self._take_late(run_id, report))
+        self._late.add(task)
+        task.add_done_callback(self._late.discard)
+
+    async def _take_late(self, run_id: str, report: Report) -> None:
+        executed = report.executed
+        try:
+            if report.artifact is not None:
+                await self.store.put_blob(report.artifact)
+            if run_id not in self._drivers and not await self.take_up(run_id):
+                return
+        except StoreError:
+            return
+        driver = self._drivers.get(run_id)
+        if driver is not None:
+            driver.post(executed)
 
     async def _give_up(self, run_id: str, driver: RunDriver) -> None:
         """A driver that failed gives its run up for another host, now or later. A second try here would fail alike, so

@@ -14,6 +14,8 @@ from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Final, TypeVar
 
+from tests.stepped_loop import SteppedLoop
+
 from boundloop.actors.client import Runtime
 from boundloop.actors.result import Result
 from boundloop.adapters.port import ModelAdapter
@@ -28,7 +30,6 @@ from boundloop.runtime.limits import Limits
 from boundloop.runtime.model import ModelInput, ResultItem
 from boundloop.runtime.prices import FREE
 from boundloop.runtime.state import State
-from tests.stepped_loop import SteppedLoop
 
 START_MS: Final = 1_700_000_000_000
 HOST_LAPSES_MS: Final = 11_000
@@ -231,4 +232,3 @@ def has(kind: type[e.Event], **fields: Any) -> AtAppend:
         )
 
     return wanted
-

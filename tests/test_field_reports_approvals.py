@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.stepped_runtime import STUCK_S, Site, has, results_in
 
 from boundloop.actors.client import CommandRefused, Runtime
 from boundloop.adapters.script import call, calls, say
@@ -21,7 +22,6 @@ from boundloop.runtime.errors import BoundloopError
 from boundloop.runtime.limits import Limits
 from boundloop.runtime.policy import Policy
 from boundloop.runtime.tool_spec import tool
-from tests.stepped_runtime import STUCK_S, Site, has, results_in
 
 HOUR_MS = 3_600_000
 

@@ -10,6 +10,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
+from tests.stepped_runtime import Site, has, results_in
 
 from boundloop.actors.context import ToolContext
 from boundloop.adapters.script import attempts, call, calls, failed, say
@@ -17,7 +18,6 @@ from boundloop.adapters.scripted import Gate
 from boundloop.runtime import events as e
 from boundloop.runtime.far_side import Absent, Applied
 from boundloop.runtime.tool_spec import tool
-from tests.stepped_runtime import Site, has, results_in
 
 
 class Mail:

@@ -10,6 +10,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
+from tests.stepped_runtime import Site, Stepped, results_in
 
 from boundloop.adapters.script import call, calls, say
 from boundloop.adapters.scripted import Gate
@@ -17,7 +18,6 @@ from boundloop.runtime import events as e
 from boundloop.runtime.limits import Limits
 from boundloop.runtime.model import AssistantItem, ModelInput, ResultItem
 from boundloop.runtime.tool_spec import tool
-from tests.stepped_runtime import Site, Stepped, results_in
 
 
 @tool(risk="read")
