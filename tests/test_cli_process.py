@@ -25,6 +25,8 @@ HEAVY = (
     "boundloop.adapters",
     "boundloop.actors.client",
     "boundloop.actors.driver",
+    "boundloop.runtime.schema",
+    "boundloop.runtime.tool_spec",
 )
 
 LOADS = """
