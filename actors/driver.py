@@ -143,6 +143,7 @@ class RunDriver:
         self._orders: list[Order] = []
         self._orders_seq = -1
         self._seen_keys: set[tuple[str, str, str]] = set()
+        self._stepped_at_ms = -1
         self._wake: asyncio.Future[None] | None = None
         self._loop = asyncio.get_running_loop()
         self._stopping = False
@@ -197,6 +198,7 @@ class RunDriver:
 
     async def _step(self) -> None:
         now = self._now()
+        self._stepped_at_ms = -1  # until this step is done, nothing counts as seen to
         try:
             if not self._inbox:
                 await self._advance(now)
@@ -209,6 +211,7 @@ class RunDriver:
         except StoreError as error:
             await self._after_store_error(error)
             return
+        self._stepped_at_ms = now
         self._dispatch(now)
 
     async def _take(self, posted: _Posted, now: int) -> None:
@@ -661,7 +664,8 @@ class RunDriver:
         if self._inbox or self._stopping or self._broken is not None:
             return
         self._wake = self._loop.create_future()
-        wake = wake_at_ms(self.state)
+        # What was due by the last step is under way or written: a timer of the past would only ring again at once.
+        wake = wake_at_ms(self.state, self._stepped_at_ms)
         timer = None
         if wake is not None:
             delay = max(0.0, (wake - self._now()) / 1_000)
