@@ -305,6 +305,19 @@ def test_unknown_keyed_waits_for_a_person_when_its_attempts_are_used_up() -> Non
     assert run.stop() == ("suspended", "incomplete", "outcome_unknown")
 
 
+def test_verdicts_before_their_time_start_nothing() -> None:
+    """A resend has its back-off, and so has a retry: verdicts that nobody ordered yet don't cut it short."""
+    resend = unknown("refund", **REFUND)
+    early = ChecksDone(call="c1.0", recheck=True)
+    given(resend).when(early, resend.now).then_nothing()
+    retry = Run()
+    retry.reply(call("refund", **REFUND))
+    retry.check("c1.0")
+    given(retry).when(early, retry.now).then_nothing()
+    retry.report("c1.0", "failed", code="busy", retryable=True, no_effect=True)
+    given(retry).when(early, retry.now).then_nothing()
+
+
 def test_denied_before_a_resend_stays_unknown() -> None:
     run = unknown("refund", **REFUND)
     run.tick_to_wake()

@@ -191,6 +191,17 @@ def dear(run: Run, turns: int) -> None:
 
 PRICE = Price(input=1_000_000, output=1_000_000)
 Program = Callable[[Run, int], None]
+COUNTED_TURNS = {
+    "turns": 2,
+    "model_attempts": 2,
+    "tool_calls": 3,
+    "call_attempts": 3,
+    "denials": 3,
+    "failures": 3,
+    "invalid_streak": 3,
+    "turns_without_progress": 3,
+}
+"""The turn at which a count stops the run: the last that it admits, or the first whose calls pass it."""
 BY_LIMIT: list[tuple[dict[str, Any], Program, tuple[str, str, str]]] = [
     ({"turns": 2}, reads, ("suspended", "incomplete", "max_turns")),
     ({"model_attempts": 2}, reads, ("suspended", "incomplete", "max_turns")),
@@ -223,6 +234,7 @@ def test_limit(row: int) -> None:
     else:
         program(run, 10)
     assert run.stop() == expected
+    assert run.state.turn == COUNTED_TURNS.get(next(iter(bounds)), run.state.turn)
     assert run.state.turn >= 1, "stopped before the limit could be reached"
 
 
