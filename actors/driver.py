@@ -180,10 +180,11 @@ class RunDriver:
         and whatever bug stops the run; nothing dispatched is left behind."""
         try:
             while not self._stopping:
-                await self._step()
+                done = await self._step()
                 if self.parked or self._stopping:
                     return
-                await self._wait()
+                if done:
+                    await self._wait()
                 if self._broken is not None:
                     raise self._broken
         except Lost:
@@ -196,7 +197,8 @@ class RunDriver:
 
     # --- one step --------------------------------------------------------------------------------------------------
 
-    async def _step(self) -> None:
+    async def _step(self) -> bool:
+        """False: the step's append failed or was refused, and the step is to be done again."""
         now = self._now()
         self._stepped_at_ms = -1  # until this step is done, nothing counts as seen to
         try:
@@ -207,12 +209,13 @@ class RunDriver:
                 await self._take(self._inbox.popleft(), now)
             await self._flush(now, last=True)
         except Retry:
-            return
+            return False
         except StoreError as error:
             await self._after_store_error(error)
-            return
+            return False
         self._stepped_at_ms = now
         self._dispatch(now)
+        return True
 
     async def _take(self, posted: _Posted, now: int) -> None:
         """One command and everything that is due because of it. An outside command gets an append of its own, which
