@@ -9,9 +9,12 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import resource
 import select
+import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -23,7 +26,9 @@ from examples.far_side import FarSide
 from tests.kill.load import LIMITS, runtime_on
 
 from boundloop.actors.client import CommandRefused, Runtime
-from boundloop.runtime.errors import BoundloopError, OwnedError
+from boundloop.eventstore.port import Append, AppendAnswer
+from boundloop.eventstore.sqlite import SqliteStore
+from boundloop.runtime.errors import BoundloopError, OwnedError, StoreError
 
 ANSWER_TIMEOUT_S: Final = 60.0
 
@@ -34,7 +39,7 @@ class Shell:
     def __init__(self, path: Path, far: FarSide, *options: str) -> None:
         command = [sys.executable, str(Path(__file__).resolve()), str(path), str(far.port), *options]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT)
-        self.opened = self._answer()
+        self.opened = self.answer()
 
     @property
     def pid(self) -> int:
@@ -43,7 +48,7 @@ class Shell:
     def ask(self, do: str, **arguments: Any) -> dict[str, Any]:
         """One command and its answer."""
         self.tell(do, **arguments)
-        return self._answer()
+        return self.answer()
 
     def tell(self, do: str, **arguments: Any) -> None:
         """One command, without waiting for its answer."""
@@ -51,7 +56,8 @@ class Shell:
         self.process.stdin.write(json.dumps({"do": do, **arguments}).encode() + b"\n")
         self.process.stdin.flush()
 
-    def _answer(self) -> dict[str, Any]:
+    def answer(self) -> dict[str, Any]:
+        """The next answer."""
         pipe = self.process.stdout
         assert pipe is not None
         assert select.select([pipe], [], [], ANSWER_TIMEOUT_S)[0], "the shell says nothing"
@@ -60,7 +66,7 @@ class Shell:
         answer: dict[str, Any] = json.loads(line)
         return answer
 
-    def signal(self, number: int) -> None:
+    def send(self, number: int) -> None:
         os.kill(self.pid, number)
 
     def end(self) -> int:
@@ -85,8 +91,40 @@ class Shell:
 # --- in the other process --------------------------------------------------------------------------------------------
 
 
+class Space:
+    """As if the disk were full: no file of this process may grow beyond so many bytes (0: as it was)."""
+
+    def __init__(self) -> None:
+        self.append_failed = threading.Event()
+        self._left = self._bytes = 0
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # so that a write fails and nobody dies
+        append = SqliteStore.append
+
+        async def counted_append(store: SqliteStore, request: Append) -> AppendAnswer:
+            self._left -= 1
+            if self._left == 0:
+                self.limit(self._bytes)
+            try:
+                return await append(store, request)
+            except StoreError:
+                self.append_failed.set()
+                raise
+
+        SqliteStore.append = counted_append  # type: ignore[method-assign]  # a process that can run out of space
+
+    def limit(self, size_bytes: int) -> None:
+        """From now on."""
+        hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes or hard, hard))
+
+    def limit_at(self, append: int, size_bytes: int) -> None:
+        """From right before the given append on, counted from now."""
+        self._left, self._bytes = append, size_bytes
+
+
 def serve(path: str, far: FarSide, *, take_over: bool) -> None:
     """Until the input ends. The Runtime is left open then, as a forgetful program leaves it."""
+    space = Space()
     try:
         runtime = runtime_on(path, far, take_over=take_over)
     except OwnedError as error:
@@ -97,14 +135,14 @@ def serve(path: str, far: FarSide, *, take_over: bool) -> None:
         command = json.loads(line)
         do = command.pop("do")
         try:
-            say(_do(runtime, do, command))
+            say(_do(runtime, space, do, command))
         except CommandRefused as error:
             say({"refused": error.code})
         except BoundloopError as error:
             say({"error": error.code, "actor": error.actor})
 
 
-def _do(runtime: Runtime, do: str, arguments: dict[str, Any]) -> dict[str, Any]:
+def _do(runtime: Runtime, space: Space, do: str, arguments: dict[str, Any]) -> dict[str, Any]:
     match do:
         case "start":
             runtime.start("Go.", run_id=arguments["run"], limits=LIMITS, system=arguments["plan"])
@@ -119,6 +157,14 @@ def _do(runtime: Runtime, do: str, arguments: dict[str, Any]) -> dict[str, Any]:
                 "approvals": [approval.approval_id for approval in result.approvals],
                 "unknown": list(result.unknown_effects),
             }
+        case "limit_files":
+            space.limit(arguments["bytes"])
+            return {"limited": arguments["bytes"]}
+        case "limit_files_at_append":
+            space.limit_at(arguments["append"], arguments["bytes"])
+            return {"limited": arguments["bytes"]}
+        case "append_failed":
+            return {"failed": space.append_failed.wait(ANSWER_TIMEOUT_S)}
         case "approve":
             return {"seq": runtime.approve(arguments["run"], arguments["approval"], by="os:ann@desk")}
         case _:

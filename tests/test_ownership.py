@@ -65,7 +65,7 @@ def test_of_eight_processes_one_owns_a_new_file_and_seven_are_told_who(tmp_path:
 def test_a_stopped_owner_is_named_to_runtimes_and_to_commands(tmp_path: Path, far: FarSide) -> None:
     path = tmp_path / "runs.db"
     with Shell(path, far) as owner:
-        owner.signal(signal.SIGSTOP)
+        owner.send(signal.SIGSTOP)
         with pytest.raises(OwnedError) as error:
             runtime_on(str(path), far)
         assert (error.value.pid, error.value.host) == (owner.pid, socket.gethostname())
@@ -91,7 +91,7 @@ def test_taking_over_ends_the_owner_and_goes_on_with_its_runs(
         owner.ask("start", run="r1", plan="book look_up")
         wait_for_requests(far, 1)
         if stopped:
-            owner.signal(signal.SIGSTOP)
+            owner.send(signal.SIGSTOP)
         with Shell(path, far, "take-over") as successor:
             assert owner.process.wait(STUCK_S) == -signal.SIGKILL
             assert successor.ask("wait", run="r1")["outcome"] == "completed"

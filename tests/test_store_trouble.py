@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import pytest
-from tests.shell import ROOT
+from examples.far_side import FarSide
+from tests.shell import ROOT, Shell
 from tests.stepped_runtime import Site, Stepped
 
 from boundloop.actors.context import ToolContext
@@ -239,6 +240,50 @@ def test_a_start_that_was_committed_without_an_answer_is_a_start(site: Site) -> 
     assert start_once(host) == "r1"
     through(site, host, "r1")
     check(site, mail, "r1")
+
+
+# --- a real file that can't grow --------------------------------------------------------------------------------------
+
+
+def test_without_space_nothing_is_begun_and_with_space_the_run_goes_on(tmp_path: Path) -> None:
+    path = tmp_path / "runs.db"
+    with FarSide.start() as far, Shell(path, far) as host:
+        host.ask("start", run="r1", plan="book refund ship")
+        [approval] = host.ask("result", run="r1")["approvals"]
+        before = far.counts()
+        host.ask("limit_files", bytes=4_096)
+        assert host.ask("start", run="r2", plan="book")["actor"] == "store"
+        assert host.ask("approve", run="r1", approval=approval)["actor"] == "store"
+        assert far.counts() == before
+        host.ask("limit_files", bytes=0)
+        host.ask("start", run="r2", plan="book")
+        assert host.ask("wait", run="r2")["outcome"] == "completed"
+        assert "seq" in host.ask("approve", run="r1", approval=approval)
+        assert host.ask("wait", run="r1")["outcome"] == "completed"
+        assert set(far.counts()["requests"].values()) == {1}
+
+
+@pytest.mark.parametrize("append", range(1, 9))
+def test_space_that_ends_in_the_middle_of_a_run_holds_it_up_and_no_more(tmp_path: Path, append: int) -> None:
+    path = tmp_path / "runs.db"
+    with FarSide.start() as far, Shell(path, far) as host:
+        host.ask("start", run="warm", plan="look_up")
+        host.ask("wait", run="warm")
+        host.ask("limit_files_at_append", append=append, bytes=4_096)
+        host.tell("start", run="r1", plan="book post_letter ship")
+        host.tell("append_failed")
+        started = host.answer()
+        assert host.answer() == {"failed": True}
+        # Of each effect one append holds the intent and the next one the outcome.
+        sent = sum(far.counts()["requests"].values())
+        assert sent <= (append - 1) // 2
+        host.ask("limit_files", bytes=0)
+        if "started" not in started:
+            assert (append, started["actor"]) == (1, "store")
+            host.ask("start", run="r1", plan="book post_letter ship")
+        assert host.ask("wait", run="r1")["outcome"] == "completed"
+        counts = far.counts()
+        assert list(counts["requests"].values()) == [1, 1, 1]
 
 
 # --- programs that end -----------------------------------------------------------------------------------------------
