@@ -110,7 +110,7 @@ class Space:
                 self.append_failed.set()
                 raise
 
-        SqliteStore.append = counted_append  # type: ignore[method-assign]  # a process that can run out of space
+        SqliteStore.append = counted_append  # type: ignore[assignment,method-assign]  # a process that can run out of space
 
     def limit(self, size_bytes: int) -> None:
         """From now on."""

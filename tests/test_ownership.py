@@ -1,5 +1,8 @@
 """One owner a file, one host a run, and what becomes of those that aren't it any more."""
 
+# pyright: reportPrivateUsage=false
+# A host that is lost shows only inside of its Runtime.
+
 from __future__ import annotations
 
 import asyncio
@@ -18,7 +21,7 @@ from examples.far_side import FarSide
 from tests.crash.child import Forge, Order
 from tests.kill.load import runtime_on
 from tests.shell import ROOT, Shell
-from tests.stepped_runtime import Site
+from tests.stepped_runtime import Site, Stepped
 
 from boundloop.actors.context import ToolContext
 from boundloop.actors.execution import Report
@@ -196,6 +199,12 @@ async def test_an_executor_refuses_an_epoch_below_the_highest_it_saw() -> None:
 # --- a host that can't keep its row -------------------------------------------------------------------------------------
 
 
+def failure_of(host: Stepped) -> BaseException | None:
+    """Why it stopped being a host."""
+    assert host.rt._host is not None
+    return host.rt._host.failed
+
+
 def test_a_host_that_cannot_renew_stops_within_its_validity(site: Site) -> None:
     """Its row holds 10 s; it is quiet by 8 s, so nobody else can be at work while it still is."""
     ran: list[int] = []
@@ -213,10 +222,9 @@ def test_a_host_that_cannot_renew_stops_within_its_validity(site: Site) -> None:
     host.settle()
     host.line.cut()
     host.advance(7_999)
-    assert host.rt._host is not None
-    assert host.rt._host.failed is None
+    assert failure_of(host) is None
     host.advance(1)
-    assert isinstance(host.rt._host.failed, StoreError)
+    assert isinstance(failure_of(host), StoreError)
     model.gate("slow").open()
     host.advance(20_000)
     with pytest.raises(StoreError, match="host_lost"):
@@ -233,7 +241,7 @@ def test_a_host_whose_row_was_dropped_stops_at_its_next_renewal(site: Site) -> N
     assert host.rt._host is not None
     asyncio.run(site.store.drop_host(host.rt._host.host_id, died=True))
     host.advance(2_000)
-    assert isinstance(host.rt._host.failed, StoreError)
+    assert isinstance(failure_of(host), StoreError)
     with pytest.raises(StoreError, match="host_lost"):
         host.start()
 

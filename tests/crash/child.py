@@ -186,7 +186,7 @@ def _live(order: Order, say: Callable[[object], None]) -> None:
         connection.set_trace_callback(trace)
         return connection
 
-    SqliteStore.append = dying_append  # type: ignore[method-assign]  # a process that is made to die
+    SqliteStore.append = dying_append  # type: ignore[assignment,method-assign]  # a process that is made to die
     sqlite_file.connect = traced
     far = FarSide(order.far_port)
     try:
@@ -197,7 +197,7 @@ def _live(order: Order, say: Callable[[object], None]) -> None:
             clock=lambda: time.time_ns() // 1_000_000 + order.ahead_ms,
         ) as runtime:
             result = asyncio.run(carry_through(runtime, far, order.operation_id))
-    except BaseException as error:
+    except Exception as error:  # noqa: BLE001  whatever it is, the parent is told
         say(Outcome(status=0, acknowledged=[], appends=death.appends, error=repr(error)))
     else:
         say(Outcome(status=0, acknowledged=[], result=result, appends=death.appends))

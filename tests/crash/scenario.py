@@ -111,7 +111,7 @@ async def carry_through(runtime: Runtime, far: FarSide, operation_id: str) -> Re
         if result.status == "ended":
             return result
         await _decide(runtime, far, result)
-    raise Stuck(f"no end after {DECISIONS_MAX} decisions: {result!r}")
+    raise Stuck(f"no end after {DECISIONS_MAX} decisions")
 
 
 async def _decide(runtime: Runtime, far: FarSide, result: Result) -> None:

@@ -43,7 +43,7 @@ def _listen(say: Callable[[Acknowledged], None]) -> None:
 
         return await death.append(inner, request)
 
-    SqliteStore.append = told_append  # type: ignore[method-assign]  # a process that tells what it heard
+    SqliteStore.append = told_append  # type: ignore[assignment,method-assign]  # a process that tells what it heard
 
 
 def _opened(path: str, far: FarSide) -> Runtime:

@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -145,7 +145,7 @@ class Trial:
 
 
 @contextmanager
-def at_the_desk(path: str, far: FarSide) -> Iterator[Child]:
+def at_the_desk(path: str, far: FarSide) -> Generator[Child]:
     """The second shell, from the first moment to the last."""
     stopped, stop = os.pipe()
 
