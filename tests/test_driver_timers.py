@@ -25,14 +25,14 @@ class Spins(Exception):
 def test_query_that_takes_its_time_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     gate = Gate("query")
     steps = 0
-    step = RunDriver._step
+    step = vars(RunDriver)["_step"]
 
-    async def counted(self: RunDriver) -> None:
+    async def counted(self: RunDriver) -> bool:
         nonlocal steps
         steps += 1
         if steps > STEPS_MAX:
             raise Spins
-        await step(self)
+        return bool(await step(self))
 
     async def query(key: str) -> Applied:
         await gate.passed()

@@ -31,7 +31,7 @@ from boundloop.runtime.transitions import (
 from .spec import CALL_ARROWS, RUN_ARROWS, SHOWN_ARROWS, Arrow, Run, call
 
 HERE = Path(__file__)
-RANDOM = {"test_random_walk", HERE.stem}
+RANDOM = {"test_random_walk", "test_far_side_walk", HERE.stem}
 """Not counted: what a random walk walked today it may not walk tomorrow."""
 
 
