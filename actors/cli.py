@@ -53,7 +53,10 @@ class LazyGroup(click.Group):
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="boundloop", prog_name="boundloop")
-def boundloop() -> None:
+@click.option(
+    "--store", "store_url", metavar="URL", help="The store, for any command; may stand after it too."
+)
+def boundloop(store_url: str | None) -> None:
     """Runs of a bounded interpreter for model-proposed actions: start, watch, decide, and find out why.
 
     Exit codes: 0 ok, 1 a difference or a failed run, 2 wrong usage, 3 not found, 4 conflict or owned, 5 the store, 6

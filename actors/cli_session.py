@@ -12,6 +12,7 @@ from secrets import token_hex
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from ..eventstore.location import connect_store, parse_url
 from ..eventstore.port import EventStore
@@ -122,12 +123,22 @@ def output_option(function: F) -> F:
     )(function)
 
 
+def _store_url(context: click.Context, parameter: click.Parameter, value: str | None) -> str:
+    """The nearest wins: after the command, before it, the environment."""
+    near = context.get_parameter_source("store_url") is ParameterSource.COMMANDLINE
+    before = context.find_root().params.get("store_url")
+    url = value if near or before is None else str(before)
+    if url is None:
+        raise click.MissingParameter(ctx=context, param=parameter)
+    return url
+
+
 def store_option(function: F) -> F:
     return click.option(
         "--store",
         "store_url",
         envvar="BOUNDLOOP_STORE",
-        required=True,
+        callback=_store_url,
         metavar="URL",
         help="The store, such as sqlite:///runs.db.  [env: BOUNDLOOP_STORE]",
     )(function)

@@ -122,7 +122,12 @@ class AsyncRuntime:
         await asyncio.to_thread(self._runtime.close)
 
     async def _on_loop(self, work: Coroutine[Any, Any, T]) -> T:
-        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._runtime._loop))
+        try:
+            future = asyncio.run_coroutine_threadsafe(work, self._runtime._loop)
+        except RuntimeError:
+            work.close()
+            raise _closed() from None
+        return await asyncio.wrap_future(future)
 
 
 class Runtime:
@@ -329,6 +334,8 @@ class Runtime:
 
     def close(self) -> None:
         """Stop hosting: runs stay where they are in the log and are ready for the next Runtime. Idempotent."""
+        if threading.current_thread() is self._thread:
+            raise _own_loop()
         if self._closed:
             return
         self._closed = True
@@ -383,12 +390,12 @@ class Runtime:
     def _call(self, work: Coroutine[Any, Any, T], timeout_s: float | None = None) -> T:
         if threading.current_thread() is self._thread:
             work.close()
-            raise CallerError("own_loop", "sync methods can't be called from a tool; use ctx or rt.aio")
+            raise _own_loop()
         try:
             future = asyncio.run_coroutine_threadsafe(work, self._loop)
         except RuntimeError:
             work.close()
-            raise StoreError("closed", "the Runtime is closed") from None
+            raise _closed() from None
         try:
             return future.result(timeout_s)
         except BaseException:
@@ -403,7 +410,7 @@ class Runtime:
 
     def _host_of(self) -> Host:
         if self._host is None or self._closed:
-            raise StoreError("closed", "the Runtime is closed")
+            raise _closed()
         return self._host
 
     async def _start(
@@ -443,10 +450,10 @@ class Runtime:
             trace=trace,
             on_stop=on_stop,
         )
-        event, digest, encoded = start_run(spec, pins)
+        event, _, encoded = start_run(spec, pins)
         if run_id is not None and await host.store.run(run_id) is not None:
             raise ConflictError("run_exists", "a run with this id exists", path=run_id)
-        await host.start_run(event, pins, digest, encoded, root_id=made_id)
+        await host.start_run(event, encoded, root_id=made_id)
         return RunHandle(self, made_id)
 
     def _pins(
@@ -555,6 +562,14 @@ def _rests(result: Result, until: str) -> bool:
     if result.status in ("ended", "stopped"):
         return True
     return until == "rest" and result.status == "waiting"
+
+
+def _closed() -> StoreError:
+    return StoreError("closed", "the Runtime is closed")
+
+
+def _own_loop() -> CallerError:
+    return CallerError("own_loop", "sync methods can't be called on the Runtime's own loop; use rt.aio")
 
 
 def _constant(permissions: frozenset[str]) -> Callable[[str, str], frozenset[str]]:

@@ -16,16 +16,15 @@ import msgspec
 
 from ..adapters.port import ModelAdapter, Progress
 from ..eventstore.codec import resolve
-from ..eventstore.history import load_intact, pins_of
+from ..eventstore.history import load_intact, pins_from, pins_of
 from ..eventstore.port import Acquired, EventStore, HostRow, NewRun, NotFound, Owned, RunRow, Switch
 from ..eventstore.process_identity import this_process
 from ..eventstore.submit import encode_answer, submit_unhosted
 from ..runtime.commands import CommandAnswer, Executed, OutsideCommand, TakeOver, decode_command
-from ..runtime.errors import BoundloopError, HistoryRefused, LogDamaged, OwnedError, StoreError
+from ..runtime.errors import BoundloopError, ConflictError, HistoryRefused, LogDamaged, StoreError
 from ..runtime.events import AnyEvent, RunStarted
 from ..runtime.fold import begin
 from ..runtime.orders import wake_at_ms
-from ..runtime.pins import Pins
 from ..runtime.policy import Policy
 from ..runtime.state import State
 from ..runtime.toolbox import Toolbox
@@ -162,17 +161,18 @@ class Host:
 
     # --- runs --------------------------------------------------------------------------------------------------
 
-    async def start_run(
-        self, event: RunStarted, pins: Pins, digest: bytes, encoded: bytes, root_id: str
-    ) -> None:
-        """Host a new run; returns when ``run_started`` is durable. Raises ``StoreError``, or ``BoundloopError`` for a
+    async def start_run(self, event: RunStarted, encoded_pins: bytes, root_id: str) -> None:
+        """Host a new run; returns when ``run_started`` is durable. Raises ``StoreError``, or ``ConflictError`` for a
         run id that is taken."""
         self._refuse_if_failed()
         run_id = event.run_id
+        digest = event.pins_sha256
         async with self._lock(run_id):
+            if run_id in self._drivers:
+                raise _run_exists(run_id)
             known = digest in self._pins_stored
             now = self.store.now_ms()
-            state = begin(event, pins, now)
+            state = begin(event, pins_from(digest, encoded_pins), now)
             driver = RunDriver(
                 self,
                 state,
@@ -186,7 +186,7 @@ class Host:
                     root_id=root_id,
                 ),
                 unsaved=(event,),
-                blobs=() if known else ((digest, encoded),),
+                blobs=() if known else ((digest, encoded_pins),),
             )
             self._host(run_id, driver)
             await self._until_durable(run_id, driver)
@@ -200,7 +200,7 @@ class Host:
             error = self.failures.pop(run_id, None)
             if error is not None:
                 raise error
-            raise OwnedError(0, "another host", path=run_id)
+            raise _run_exists(run_id)
 
     def _host(self, run_id: str, driver: RunDriver) -> None:
         self.failures.pop(run_id, None)
@@ -499,3 +499,7 @@ class Host:
 
 def _closed() -> StoreError:
     return StoreError("closed", "this host is closed")
+
+
+def _run_exists(run_id: str) -> ConflictError:
+    return ConflictError("run_exists", "a run with this id exists", path=run_id)

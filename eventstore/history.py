@@ -45,6 +45,16 @@ class PinsCache:
 _shared = PinsCache()
 
 
+def pins_from(digest: bytes, encoded: bytes) -> Pins:
+    """Pins that this process is about to store, as every later reader will have them: decoded from their bytes, so that a
+    live run and its fold work from one and the same order of keys."""
+    pins = _shared.get(digest)
+    if pins is None:
+        pins = read_pins(digest, encoded)
+        _shared.put(digest, pins)
+    return pins
+
+
 async def load_run(
     store: EventStore, run_id: str, pins: PinsCache | None = None
 ) -> tuple[State, list[Recorded]]:

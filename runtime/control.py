@@ -11,6 +11,7 @@ from .decision import Decision, refuse
 from .errors import DeclarationError
 from .limits import CEILING, RAISABLE, checked
 from .state import State
+from .turns import request
 
 
 def cancel(state: State, command: Cancel, now_ms: int) -> Decision:
@@ -33,10 +34,15 @@ def close(state: State, command: Close, now_ms: int) -> Decision:
     return Decision((e.CloseRequested(command.by, command.command_id),))
 
 
-_STILL: dict[str, tuple[str, ...]] = {
-    "max_turns": ("turns", "model_attempts"),
-    "max_tool_calls": ("tool_calls", "call_attempts"),
-    "budget_cost": ("cost_micros",),
+_BEFORE_A_REQUEST = frozenset({"max_turns", "budget_tokens", "budget_cost", "context_exhausted"})
+"""Stops that the next request would run into again unless a limit was raised."""
+
+
+_TO_RAISE = {
+    "max_turns": "turns (or model_attempts)",
+    "budget_tokens": "input_tokens, output_tokens or total_tokens",
+    "budget_cost": "cost_micros",
+    "context_exhausted": "context_tokens or history_bytes",
 }
 
 
@@ -54,9 +60,16 @@ def resume(state: State, command: Resume, now_ms: int) -> Decision:
         return refuse("deadline", "the run's deadline has passed: raise deadline_ms")
     if state.reason == "deadline" and state.counters.active_ms >= state.limits.active_ms:
         return refuse("deadline", "the run's active time is used up: raise active_ms")
-    for name in _STILL.get(state.reason, ()):
-        if getattr(state.meters, name).free < 1:
-            return refuse(state.reason, f"the limit is still reached: raise {name}")
+    if state.reason == "max_tool_calls":
+        for name in ("tool_calls", "call_attempts"):
+            if getattr(state.meters, name).free < 1:
+                return refuse(state.reason, f"the limit is still reached: raise {name}")
+    if state.reason in _BEFORE_A_REQUEST:
+        (again,) = request(state, turn=state.turn + 1, attempt=1).events
+        if not isinstance(again, e.ModelRequested):
+            return refuse(
+                state.reason, "the next request would stop at once: raise " + _TO_RAISE[state.reason]
+            )
     return Decision((e.RunResumed(state.epoch, "resume", "", command.by, command.command_id),))
 
 

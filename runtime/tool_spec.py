@@ -103,7 +103,7 @@ class ToolSpec:
             return cast(JSON, value)
         try:
             return _lists(msgspec.to_builtins(value, str_keys=True, enc_hook=_encode_model))
-        except Exception as error:  # noqa: BLE001  the application's objects raise what they like
+        except Exception as error:
             raise ToolError("result_type", safe_message="the tool's result isn't JSON") from error
 
     def check_result(self, result: JSON) -> SchemaViolation | None:
