@@ -15,19 +15,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 import msgspec
 
-from ..adapters.port import AttemptReset, ModelAdapter, Progress
-from ..eventstore.chain import append_hash
-from ..eventstore.codec import encode_events, spill
+from ..adapters.port import ModelAdapter, Progress
 from ..eventstore.history import load_intact
 from ..eventstore.port import (
-    APPEND_SCHEMA_VERSION,
     AlreadyDone,
-    Append,
     Appended,
     ClaimTaken,
     Conflict,
@@ -36,14 +31,12 @@ from ..eventstore.port import (
     NewRun,
 )
 from ..runtime.advance import advance
-from ..runtime.canonical import decode_canonical
 from ..runtime.commands import (
     ChecksDone,
     ClaimLost,
     Command,
     CommandAnswer,
     Executed,
-    ModelReplied,
     Outside,
     Queried,
 )
@@ -52,16 +45,14 @@ from ..runtime.decision import Decision
 from ..runtime.errors import BugError, LogDamaged, StoreError
 from ..runtime.events import AnyEvent
 from ..runtime.fold import evolve
-from ..runtime.index import run_index
-from ..runtime.ledger import Claim, LedgerRow, Settlement
-from ..runtime.model import ModelInput, ModelTurn
+from ..runtime.ledger import LedgerRow
 from ..runtime.orders import Execute, Order, Query, RequestModel, RunChecks, pending_orders, wake_at_ms
 from ..runtime.state import CallState, State
 from . import checks
-from .context import ToolContext
 from .execution import Report
-from .executors import Dispatch, Executors
-from .model_request import ask_model
+from .executors import Executors
+from .in_flight import InFlight
+from .journal import Journal
 from .query import ask_far_side
 
 STEP_DECISIONS_MAX: Final = 10_000
@@ -69,10 +60,6 @@ STEP_DECISIONS_MAX: Final = 10_000
 
 HOLD_MS: Final = 10_000
 """A timer due within this time is waited for here; a later one parks the run."""
-
-RESULT_VIEW_BYTES_LEAST: Final = 256
-RESULT_FRAME_BYTES: Final = 128
-"""What the model's view of a result has around the result itself."""
 
 STORE_RETRY_S: Final = (0.1, 0.5, 1.0, 2.0, 5.0)
 STORE_RETRIES_MAX: Final = 60
@@ -126,20 +113,14 @@ class RunDriver:
         self.state = state
         self.epoch = epoch
         self.parked = False
-        self._head = head
-        self._seq = state.seq - len(unsaved)
-        self._create = create
-        self._appends = 0
+        self._journal = Journal(
+            head=head, seq=state.seq - len(unsaved), epoch=epoch, create=create, events=unsaved, blobs=blobs
+        )
         self._inbox: deque[_Posted] = deque()
-        self._blobs: list[tuple[bytes, bytes]] = list(blobs)
-        self._events: list[AnyEvent] = list(unsaved)
-        self._claim: Claim | None = None
-        self._settlements: list[Settlement] = []
-        self._causation = ""
         self._commands: list[_Posted] = []
         self._lost_claims: dict[str, LedgerRow] = {}
         self._answers: list[tuple[asyncio.Future[CommandAnswer], CommandAnswer]] = []
-        self._flying: dict[Order, Callable[[], None] | None] = {}
+        self._out = InFlight(self._land, self._fail)
         self._orders: list[Order] = []
         self._orders_seq = -1
         self._seen_keys: set[tuple[str, str, str]] = set()
@@ -148,7 +129,6 @@ class RunDriver:
         self._loop = asyncio.get_running_loop()
         self._stopping = False
         self._broken: BaseException | None = None
-        self._cancelled_calls: set[tuple[str, int]] = set()
         self.durable = self._loop.create_future()
 
     # --- what the host calls ---------------------------------------------------------------------------------------
@@ -190,9 +170,7 @@ class RunDriver:
         except Lost:
             self._stopping = True
         finally:
-            for cancel in self._flying.values():
-                if cancel is not None:
-                    cancel()
+            self._out.cancel_all()
             self._set_aside()  # what wasn't answered is for whoever decides for the run from now on
 
     # --- one step --------------------------------------------------------------------------------------------------
@@ -222,13 +200,13 @@ class RunDriver:
         names it as its cause."""
         command, answer = posted
         outside = command.command_id if isinstance(command, Outside) else ""
-        if outside and self._events:
+        if outside and self._journal.events:
             # If this append fails, the command is still to be decided, after what came before it.
             self._inbox.appendleft(posted)
             await self._flush(now)
             self._inbox.popleft()
         self._commands.append(posted)
-        self._causation = outside
+        self._journal.causation = outside
         decision = decide(self.state, command, now)
         await self._apply(posted, decision, now)
         if answer is not None:
@@ -259,7 +237,7 @@ class RunDriver:
         """Run one check order that may run here and now; False if there is none."""
         gate = self.around.gate
         for order in pending_orders(self.state, now):
-            if type(order) is not RunChecks or order in self._flying:
+            if type(order) is not RunChecks or order in self._out:
                 continue
             call = self.state.calls[order.call]
             definition = self.state.tools.get(call.tool)
@@ -296,25 +274,21 @@ class RunDriver:
             if lost is not None:
                 decision = decide(self.state, ClaimLost(call=claim.call_id, row=lost), now)
                 claim = decision.claim
-        if claim is not None and self._claim is not None:
+        if claim is not None and self._journal.claim is not None:
             await self._flush(now)
             if posted is not None:
                 self._commands.append(posted)
         for event in decision.events:
             evolve(self.state, event, now)
-            self._events.append(event)
-        if claim is not None:
-            self._claim = claim
-        if decision.settlements:
-            self._settlements += decision.settlements
+        self._journal.add(decision)
 
     # --- append ----------------------------------------------------------------------------------------------------
 
     async def _flush(self, now: int, *, last: bool = False) -> None:
         """Make the step durable, then answer and publish. On any other answer than yes the step is done over."""
-        if self._events:
+        if self._journal.events:
             await self._append(now, release=last and self._nothing_to_do(now))
-        elif last and not self._flying and self._nothing_to_do(now):
+        elif last and not self._out and self._nothing_to_do(now):
             await self.around.store.release(self.state.run_id, self.around.host_id, self.epoch, ready=False)
             self.parked = True
         self._commands.clear()
@@ -324,42 +298,10 @@ class RunDriver:
         self._answers.clear()
 
     async def _append(self, now: int, *, release: bool) -> None:
-        state = self.state
-        events = tuple(self._events)
-        self._appends += 1
-        body, spilled = spill(encode_events(events))
-        append_id = self._appends.to_bytes(4, "big").lstrip(b"\0")
-        digest = append_hash(
-            self._head,
-            state.run_id,
-            self._seq + 1,
-            len(events),
-            self.epoch,
-            now,
-            append_id,
-            self._causation,
-            APPEND_SCHEMA_VERSION,
-            body,
-        )
-        request = Append(
-            run_id=state.run_id,
-            expected_seq=self._seq,
-            epoch=self.epoch,
-            append_id=append_id,
-            at_ms=now,
-            causation=self._causation,
-            body=body,
-            event_count=len(events),
-            prev_hash=self._head,
-            hash=digest,
-            index=run_index(state),
-            host_id=self.around.host_id,
-            create=self._create,
-            claim=self._claim,
-            settlements=tuple(self._settlements),
-            release=release,
-            blobs=(*self._blobs, *spilled),
-        )
+        state, journal = self.state, self._journal
+        first = journal.seq + 1
+        request = journal.request(state, now, self.around.host_id, release=release)
+        events = tuple(journal.events)
         answer = await self.around.store.append(request)
         match answer:
             case Appended() | AlreadyDone():
@@ -369,15 +311,7 @@ class RunDriver:
                 raise Retry
             case Conflict() | Fenced():
                 raise Lost
-        first = self._seq + 1
-        self._seq = state.seq
-        self._head = digest
-        self._create = None
-        self._events.clear()
-        self._blobs.clear()
-        self._settlements.clear()
-        self._claim = None
-        self._causation = ""
+        journal.committed(request)
         self._lost_claims.clear()
         self.parked = release
         if not self.durable.done():
@@ -389,7 +323,7 @@ class RunDriver:
         state = self.state
         if state.phase == "terminated":
             return True
-        if self._inbox or self._flying:
+        if self._inbox or self._out:
             return False
         self._orders = orders = pending_orders(state, now)
         self._orders_seq = state.seq
@@ -413,29 +347,32 @@ class RunDriver:
         """
         self._set_aside()
         for attempt in range(STORE_RETRIES_MAX):
-            if self._stopping and self._create is None:
+            if self._stopping and self._journal.create is None:
                 return
             if self._stopping:
                 raise error
             await asyncio.sleep(_store_pause_s(attempt))
             try:
-                if self._create is not None and await self.around.store.run(self.state.run_id) is None:
+                if (
+                    self._journal.create is not None
+                    and await self.around.store.run(self.state.run_id) is None
+                ):
                     # The run itself was never written: there is nothing to fold, and its caller is told.
                     raise error
                 await self._refold()
             except StoreError:
-                if self._create is not None:
+                if self._journal.create is not None:
                     raise
                 continue
-            if self._create is not None:
-                self._create = None
+            if self._journal.create is not None:
+                self._journal.create = None
                 self.durable.set_result(None)
             return
         raise error
 
     async def _redo(self, taken: ClaimTaken) -> None:
         """Nothing was appended. Fold again, and decide the step anew with the key's row as the store knows it."""
-        claim = self._claim
+        claim = self._journal.claim
         self._set_aside()
         await self._refold()
         if claim is None:
@@ -453,10 +390,7 @@ class RunDriver:
         self._inbox.extendleft(reversed(self._commands))
         self._commands.clear()
         self._answers.clear()
-        self._events.clear()
-        self._settlements.clear()
-        self._claim = None
-        self._causation = ""
+        self._journal.drop()
 
     async def _refold(self) -> None:
         """Believe only the log: what this driver knows of the run is read again."""
@@ -464,10 +398,11 @@ class RunDriver:
         row = await around.store.run(self.state.run_id)
         if row is None or row.epoch != self.epoch:
             raise Lost
-        self.state, self._head = await load_intact(around.store, self.state.run_id)
-        self._seq = self.state.seq
-        if self._head != row.head:
-            raise LogDamaged(self.state.run_id, self._seq, self._seq, "the last hash isn't the run's head")
+        self.state, head = await load_intact(around.store, self.state.run_id)
+        seq = self.state.seq
+        if head != row.head:
+            raise LogDamaged(self.state.run_id, seq, seq, "the last hash isn't the run's head")
+        self._journal.moved(seq, head)
         self._seen_keys.clear()
 
     # --- dispatch --------------------------------------------------------------------------------------------------
@@ -480,125 +415,51 @@ class RunDriver:
         # The end of the step asked already, if nothing was out; no event has come since.
         orders = self._orders if self._orders_seq == state.seq else pending_orders(state, now)
         self._orders_seq = -1
-        if self._flying:
-            self._drop_vanished(orders)
+        if self._out:
+            self._out.keep_only(orders)
         for order in orders:
-            if order in self._flying:
+            if order in self._out:
                 continue
             match order:
                 case RequestModel():
-                    self._request_model(order, now)
+                    adapter = self.around.adapter_for(state)
+                    self._out.request_model(order, adapter, state, now, self._progress)
                 case Execute():
-                    self._execute(order, now)
+                    spec = self.around.gate.toolbox[state.calls[order.call].tool]
+                    self._out.execute(order, spec, self.around.executors, state, now, self._reported)
                 case Query():
-                    self._fly(order, self._query(order))
+                    self._out.work(order, self._query(order))
                 case RunChecks():
                     call = state.calls[order.call]
                     if self._unseen(call):
-                        self._fly(order, self._run_checks(order, call))
+                        self._out.work(order, self._run_checks(order, call))
         if state.cancel_reason or now >= state.deadline_at_ms:
-            self._cancel_executions()
-
-    def _drop_vanished(self, orders: list[Order]) -> None:
-        wanted = set(orders)
-        for order in [order for order in self._flying if order not in wanted]:
-            cancel = self._flying.pop(order)
-            if cancel is not None and not isinstance(order, Execute):
-                cancel()
-
-    def _cancel_executions(self) -> None:
-        """Ask what runs to stop. The order stays in flight: its outcome is still to be reported."""
-        for order, cancel in list(self._flying.items()):
-            if isinstance(order, Execute) and cancel is not None:
-                self._flying[order] = None
-                cancel()
-
-    def _fly(self, order: Order, work: Any) -> None:
-        task: asyncio.Task[None] = self._loop.create_task(work)
-        self._flying[order] = _canceller(task)
-        task.add_done_callback(self._flown)
-
-    def _flown(self, task: asyncio.Task[None]) -> None:
-        """Work of our own that failed stops the run here: its order would stay in flight for ever."""
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self._broken = error
-            self._ring()
+            self._out.cancel_executions()
 
     def _land(self, order: Order, command: Command) -> None:
         """An order's observation arrived."""
-        self._flying.pop(order, None)
+        self._out.landed(order)
         self._inbox.append((command, None))
         self._ring()
 
-    def _request_model(self, order: RequestModel, now: int) -> None:
-        state = self.state
-        request = ModelInput(
-            run_id=state.run_id,
-            turn=order.turn,
-            attempt=order.attempt,
-            model=state.pins.model,
-            system=state.pins.system,
-            items=state.items,
-            tools=state.pins.tools,
-            output_tokens_max=state.limits.output_tokens_per_request,
-            request_sha256=state.request_sha256,
-        )
-        adapter = self.around.adapter_for(state)
-        timeout_ms = max(1, min(state.limits.model_request_ms, state.deadline_at_ms - now))
+    def _reported(self, order: Execute, report: Report) -> None:
+        """An executor's report. One that comes after the run was let go is the host's to hand in, if it can matter."""
+        if self.parked:
+            call = self.state.calls.get(order.call)
+            if call is None or call.key is not None:
+                self.around.late(self.state.run_id, report)
+            return
+        if report.artifact is not None and report.executed.artifact is not None:
+            self._journal.blobs.append((report.executed.artifact, report.artifact))
+        self._land(order, report.executed)
 
-        def deliver(reply: ModelTurn) -> None:
-            if reply.finish not in ("calls", "final", "paused"):
-                self.around.progress(state.run_id, AttemptReset(order.turn, order.attempt))
-            self._land(order, ModelReplied(turn=order.turn, attempt=order.attempt, reply=reply))
+    def _progress(self, item: Progress) -> None:
+        self.around.progress(self.state.run_id, item)
 
-        def progress(item: Progress) -> None:
-            self.around.progress(state.run_id, item)
-
-        self._flying[order] = None
-        cancel = ask_model(adapter, request, timeout_ms, progress, deliver)
-        if order in self._flying:
-            self._flying[order] = cancel
-
-    def _execute(self, order: Execute, now: int) -> None:
-        state = self.state
-        call = state.calls[order.call]
-        spec = self.around.gate.toolbox[call.tool]
-        arguments = decode_canonical(call.arguments or b"{}")
-        valid_ms = max(0, call.valid_until_ms - now)
-
-        def deliver(report: Report) -> None:
-            if self.parked:
-                if call.key is not None:
-                    self.around.late(state.run_id, report)
-                return
-            if report.artifact is not None and report.executed.artifact is not None:
-                self._blobs.append((report.executed.artifact, report.artifact))
-            self._land(order, report.executed)
-
-        self._flying[order] = None
-        cancel = self.around.executors.start(
-            Dispatch(
-                spec=spec,
-                context=ToolContext(
-                    run_id=state.run_id,
-                    call_id=call.call,
-                    attempt=order.attempt,
-                    operation_id=state.operation_id,
-                    tenant=state.tenant,
-                    principal=state.principal,
-                    key="" if call.key is None else call.key.hex(),
-                    valid_ms=valid_ms,
-                    dependencies=self.around.executors.dependencies,
-                ),
-                arguments=arguments if isinstance(arguments, dict) else {},
-                epoch=self.epoch,
-                valid_ms=valid_ms,
-                view_bytes_max=min(spec.definition.result_bytes_max, _room_for_result(state)),
-                deliver=deliver,
-            )
-        )
-        if order in self._flying:
-            self._flying[order] = cancel
+    def _fail(self, error: BaseException) -> None:
+        """Work of our own failed: the run stops here."""
+        self._broken = error
+        self._ring()
 
     async def _query(self, order: Query) -> None:
         state = self.state
@@ -685,14 +546,6 @@ class Retry(Exception):
     """The step's append did not happen; its commands are in the inbox again."""
 
 
-def _room_for_result(state: State) -> int:
-    """How many bytes of its result a call that starts now may show: its share of what the turn's results have left, so
-    that all of them together stay within the run's bound whatever runs side by side. Something is always shown."""
-    unbound = sum(1 for call in state.calls.values() if call.phase != "bound")
-    share = (state.limits.result_bytes - state.turn_result_bytes) // max(1, unbound)
-    return max(RESULT_VIEW_BYTES_LEAST, share - RESULT_FRAME_BYTES)
-
-
 def _waits_for_other(state: State) -> bool:
     """Whether only a person or another run can move this one: a timer far or near doesn't keep it here."""
     if state.phase != "open_calls":
@@ -702,13 +555,6 @@ def _waits_for_other(state: State) -> bool:
         for call in state.calls.values()
         if call.open
     )
-
-
-def _canceller(task: asyncio.Task[None]) -> Callable[[], None]:
-    def cancel() -> None:
-        task.cancel()
-
-    return cancel
 
 
 def _store_pause_s(attempt: int) -> float:

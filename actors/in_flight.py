@@ -1,0 +1,168 @@
+"""What one run has out: orders that were started and whose observation hasn't landed yet.
+
+It is the only thing of a run that isn't in its log, and all of it may be lost: the log says what was intended, and
+whoever takes the run over closes those intents first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any, Final
+
+from ..adapters.port import AttemptReset, ModelAdapter, Progress
+from ..runtime.canonical import decode_canonical
+from ..runtime.commands import Command, ModelReplied
+from ..runtime.model import ModelInput, ModelTurn
+from ..runtime.orders import Execute, Order, RequestModel
+from ..runtime.state import State
+from ..runtime.tool_spec import ToolSpec
+from .context import ToolContext
+from .execution import Report
+from .executors import Dispatch, Executors
+from .model_request import ask_model
+
+RESULT_VIEW_BYTES_LEAST: Final = 256
+RESULT_FRAME_BYTES: Final = 128
+"""What the model's view of a result has around the result itself."""
+
+Land = Callable[[Order, Command], None]
+"""An order's observation. Called on the loop, before or after the call that started the order has returned."""
+
+Deliver = Callable[[Execute, Report], None]
+Broken = Callable[[BaseException], None]
+
+
+class InFlight:
+    """The orders of one driver that are out, each with what cancels it (None: it can't be, or was)."""
+
+    __slots__ = ("_broken", "_land", "_loop", "orders")
+
+    def __init__(self, land: Land, broken: Broken) -> None:
+        self.orders: dict[Order, Callable[[], None] | None] = {}
+        self._land = land
+        self._broken = broken
+        self._loop = asyncio.get_running_loop()
+
+    def __contains__(self, order: Order) -> bool:
+        return order in self.orders
+
+    def __bool__(self) -> bool:
+        return bool(self.orders)
+
+    def landed(self, order: Order) -> None:
+        """Its observation arrived."""
+        self.orders.pop(order, None)
+
+    def keep_only(self, wanted: Iterable[Order]) -> None:
+        """Give up what the state asks for no more. An execution isn't cancelled by that: it reports, if late."""
+        kept = set(wanted)
+        for order in [order for order in self.orders if order not in kept]:
+            cancel = self.orders.pop(order)
+            if cancel is not None and not isinstance(order, Execute):
+                cancel()
+
+    def cancel_executions(self) -> None:
+        """Ask what runs to stop. The orders stay in flight: their outcome is still to be reported."""
+        for order, cancel in list(self.orders.items()):
+            if isinstance(order, Execute) and cancel is not None:
+                self.orders[order] = None
+                cancel()
+
+    def cancel_all(self) -> None:
+        """Nobody waits for any of it any more."""
+        for cancel in self.orders.values():
+            if cancel is not None:
+                cancel()
+
+    def work(self, order: Order, work: Coroutine[Any, Any, None]) -> None:
+        """Our own work for an order (checks, a query), which lands its observation itself. If it fails the run must stop:
+        its order would stay in flight for ever."""
+        task = self._loop.create_task(work)
+
+        def cancel() -> None:
+            task.cancel()
+
+        def over(done: asyncio.Task[None]) -> None:
+            if not done.cancelled() and (error := done.exception()) is not None:
+                self._broken(error)
+
+        self.orders[order] = cancel
+        task.add_done_callback(over)
+
+    def request_model(
+        self,
+        order: RequestModel,
+        adapter: ModelAdapter,
+        state: State,
+        now_ms: int,
+        progress: Callable[[Progress], None],
+    ) -> None:
+        """Send the open model request."""
+        request = ModelInput(
+            run_id=state.run_id,
+            turn=order.turn,
+            attempt=order.attempt,
+            model=state.pins.model,
+            system=state.pins.system,
+            items=state.items,
+            tools=state.pins.tools,
+            output_tokens_max=state.limits.output_tokens_per_request,
+            request_sha256=state.request_sha256,
+        )
+        timeout_ms = max(1, min(state.limits.model_request_ms, state.deadline_at_ms - now_ms))
+
+        def deliver(reply: ModelTurn) -> None:
+            if reply.finish not in ("calls", "final", "paused"):
+                progress(AttemptReset(order.turn, order.attempt))
+            self._land(order, ModelReplied(turn=order.turn, attempt=order.attempt, reply=reply))
+
+        self.orders[order] = None
+        cancel = ask_model(adapter, request, timeout_ms, progress, deliver)
+        if order in self.orders:
+            self.orders[order] = cancel
+
+    def execute(
+        self,
+        order: Execute,
+        spec: ToolSpec,
+        executors: Executors,
+        state: State,
+        now_ms: int,
+        deliver: Deliver,
+    ) -> None:
+        """Dispatch an attempt whose intent is durable."""
+        call = state.calls[order.call]
+        arguments = decode_canonical(call.arguments or b"{}")
+        valid_ms = max(0, call.valid_until_ms - now_ms)
+        dispatch = Dispatch(
+            spec=spec,
+            context=ToolContext(
+                run_id=state.run_id,
+                call_id=call.call,
+                attempt=order.attempt,
+                operation_id=state.operation_id,
+                tenant=state.tenant,
+                principal=state.principal,
+                key="" if call.key is None else call.key.hex(),
+                valid_ms=valid_ms,
+                dependencies=executors.dependencies,
+            ),
+            arguments=arguments if isinstance(arguments, dict) else {},
+            epoch=state.epoch,
+            valid_ms=valid_ms,
+            view_bytes_max=min(spec.definition.result_bytes_max, _room_for_result(state)),
+            deliver=lambda report: deliver(order, report),
+        )
+        self.orders[order] = None
+        cancel = executors.start(dispatch)
+        if order in self.orders:
+            self.orders[order] = cancel
+
+
+def _room_for_result(state: State) -> int:
+    """How many bytes of its result a call that starts now may show: its share of what the turn's results have left, so
+    that all of them together stay within the run's bound whatever runs side by side. Something is always shown."""
+    unbound = sum(1 for call in state.calls.values() if call.phase != "bound")
+    share = (state.limits.result_bytes - state.turn_result_bytes) // max(1, unbound)
+    return max(RESULT_VIEW_BYTES_LEAST, share - RESULT_FRAME_BYTES)

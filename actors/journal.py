@@ -1,0 +1,118 @@
+"""What a step is about to append: its events, and what goes with them in the same transaction."""
+
+from __future__ import annotations
+
+from ..eventstore.chain import append_hash
+from ..eventstore.codec import encode_events, spill
+from ..eventstore.port import APPEND_SCHEMA_VERSION, Append, NewRun
+from ..runtime.decision import Decision
+from ..runtime.events import AnyEvent
+from ..runtime.index import run_index
+from ..runtime.ledger import Claim, Settlement
+from ..runtime.state import State
+
+
+class Journal:
+    """One run's place in its log (``seq``, ``head``) and what is to follow there. Nothing here is durable before
+    ``committed``; ``drop`` forgets everything but blobs, which belong to reports that are decided again."""
+
+    __slots__ = (
+        "_appends",
+        "blobs",
+        "causation",
+        "claim",
+        "create",
+        "epoch",
+        "events",
+        "head",
+        "seq",
+        "settlements",
+    )
+
+    def __init__(
+        self,
+        *,
+        head: bytes,
+        seq: int,
+        epoch: int,
+        create: NewRun | None,
+        events: tuple[AnyEvent, ...],
+        blobs: tuple[tuple[bytes, bytes], ...],
+    ) -> None:
+        self.head = head
+        self.seq = seq
+        self.epoch = epoch
+        self.create = create
+        self.events: list[AnyEvent] = list(events)
+        self.blobs: list[tuple[bytes, bytes]] = list(blobs)
+        self.claim: Claim | None = None
+        self.settlements: list[Settlement] = []
+        self.causation = ""
+        self._appends = 0
+
+    def add(self, decision: Decision) -> None:
+        """Take a decision in. The caller has seen to it that there is no second claim."""
+        self.events += decision.events
+        if decision.claim is not None:
+            self.claim = decision.claim
+        if decision.settlements:
+            self.settlements += decision.settlements
+
+    def request(self, state: State, now_ms: int, host_id: str, *, release: bool) -> Append:
+        """The append of all that was added; ``state`` is the one after it."""
+        events = tuple(self.events)
+        # Together with run, seq and epoch it names one try; a try after an error may carry other events.
+        self._appends += 1
+        append_id = self._appends.to_bytes(4, "big").lstrip(b"\0")
+        body, spilled = spill(encode_events(events))
+        digest = append_hash(
+            self.head,
+            state.run_id,
+            self.seq + 1,
+            len(events),
+            self.epoch,
+            now_ms,
+            append_id,
+            self.causation,
+            APPEND_SCHEMA_VERSION,
+            body,
+        )
+        return Append(
+            run_id=state.run_id,
+            expected_seq=self.seq,
+            epoch=self.epoch,
+            append_id=append_id,
+            at_ms=now_ms,
+            causation=self.causation,
+            body=body,
+            event_count=len(events),
+            prev_hash=self.head,
+            hash=digest,
+            index=run_index(state),
+            host_id=host_id,
+            create=self.create,
+            claim=self.claim,
+            settlements=tuple(self.settlements),
+            release=release,
+            blobs=(*self.blobs, *spilled),
+        )
+
+    def committed(self, request: Append) -> None:
+        """The store said yes: the next append follows this one."""
+        self.seq = request.expected_seq + request.event_count
+        self.head = request.hash
+        self.create = None
+        self.blobs.clear()
+        self.drop()
+
+    def drop(self) -> None:
+        """Forget what was to be appended."""
+        self.events.clear()
+        self.settlements.clear()
+        self.claim = None
+        self.causation = ""
+
+    def moved(self, seq: int, head: bytes) -> None:
+        """The log was read again: go on from there."""
+        self.seq = seq
+        self.head = head
