@@ -466,16 +466,17 @@ class RunDriver:
         call = state.calls[order.call]
         spec = self.around.gate.toolbox.get(call.tool)
         asked = self._now()
-        outcome, result, reason = await ask_far_side(spec, call.key)
+        answer = await ask_far_side(spec, call.key)
         self._land(
             order,
             Queried(
                 call=order.call,
                 number=order.number,
                 asked_at_ms=asked,
-                outcome=outcome,
-                result=result,
-                reason=reason,
+                outcome=answer.outcome,
+                result=answer.result,
+                reason=answer.reason,
+                code=answer.code,
             ),
         )
 

@@ -6,6 +6,8 @@ import asyncio
 import inspect
 from typing import Any, Final, Literal
 
+import msgspec
+
 from ..runtime.canonical import canonical_bytes
 from ..runtime.errors import BoundloopError
 from ..runtime.far_side import Absent, Applied
@@ -14,30 +16,54 @@ from .daemon_thread import on_daemon_thread
 
 QUERY_TIMEOUT_S: Final = 30.0
 
-Answer = tuple[Literal["applied", "absent", "unknown"], bytes | None, str]
+
+class FarSideAnswer(msgspec.Struct, frozen=True, gc=False):
+    """``code`` is ``output_invalid`` for an effect that is there, with a result that isn't what its tool declares."""
+
+    outcome: Literal["applied", "absent", "unknown"]
+    result: bytes | None = None
+    reason: str = ""
+    code: str = ""
 
 
-async def ask_far_side(spec: ToolSpec | None, key: bytes | None) -> Answer:
+async def ask_far_side(spec: ToolSpec | None, key: bytes | None) -> FarSideAnswer:
     """Run the tool's ``query(key)``: ``Applied(result)``, ``Absent()``, or anything else for "can't say".
 
     Sync handlers run on a thread. A time-out, an exception and ``None`` are all unknown; none is ever taken for absent.
     """
     if spec is None or spec.query is None or key is None:
-        return "unknown", None, "no_query"
+        return FarSideAnswer("unknown", reason="no_query")
     try:
         async with asyncio.timeout(QUERY_TIMEOUT_S):
             answer: Any = await _call(spec.query, key.hex())
-        if isinstance(answer, Applied):
-            return "applied", canonical_bytes(spec.encode_result(answer.result)), ""
-        if isinstance(answer, Absent):
-            return "absent", None, ""
     except TimeoutError:
-        return "unknown", None, "timeout"
+        return FarSideAnswer("unknown", reason="timeout")
     except BoundloopError as error:
-        return "unknown", None, error.code[:64]
-    except Exception:
-        return "unknown", None, "query_failed"
-    return "unknown", None, "no_answer"
+        return FarSideAnswer("unknown", reason=error.code[:64])
+    except BaseException:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise  # nobody asks any more
+        return FarSideAnswer("unknown", reason="query_failed")
+    if isinstance(answer, Applied):
+        return _applied(spec, answer.result)
+    if isinstance(answer, Absent):
+        return FarSideAnswer("absent")
+    return FarSideAnswer("unknown", reason="no_answer")
+
+
+def _applied(spec: ToolSpec, value: object) -> FarSideAnswer:
+    """The effect is there whatever its result looks like: a wrong one is not shown, a large one is bounded."""
+    try:
+        result = spec.encode_result(value)
+        encoded = canonical_bytes(result)
+    except BoundloopError:
+        return FarSideAnswer("applied", code="output_invalid")
+    if spec.check_result(result) is not None:
+        return FarSideAnswer("applied", code="output_invalid")
+    if len(encoded) > spec.definition.result_bytes_max:
+        encoded = canonical_bytes({"bytes": len(encoded), "truncated": True})
+    return FarSideAnswer("applied", encoded)
 
 
 async def _call(query: Any, key: str) -> object:

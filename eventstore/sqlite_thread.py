@@ -34,7 +34,8 @@ TICK_JOBS_MAX = 256
 TICK_US_MAX = 3_000
 """A commit on the event loop that took longer was slow. When many of the last ones were (a slow one counts 4, a quick
 one takes 1 off, ``SLOWNESS_MAX`` is many), the thread commits for ``PAUSE_MS``, doubled each time it happens again, up
-to ``PAUSE_MS_MAX``. A WAL checkpoint now and then doesn't count as a slow disk."""
+to ``PAUSE_MS_MAX``, and halved again after ``QUICK_COMMITS`` quick ones in a row: a disk that was slow for a while is
+not slow for ever. A WAL checkpoint now and then doesn't count as a slow disk."""
 
 SLOWNESS_MAX = 16
 
@@ -44,6 +45,8 @@ JOB_US = 100
 PAUSE_MS = 500
 
 PAUSE_MS_MAX = 60_000
+
+QUICK_COMMITS = 500
 
 WAITING_JOBS_MAX = 20_000
 """Jobs that may wait; the next is refused."""
@@ -100,6 +103,7 @@ class StoreThread:
         self._slowness = 0
         self._slow_until_ns = 0
         self._pause_ms = PAUSE_MS
+        self._quick = 0
         # Whoever holds this may use the connection and take jobs. The loop never waits for it.
         self._turn = threading.Lock()
         self._wake: queue.SimpleQueue[bool] = queue.SimpleQueue()
@@ -191,7 +195,12 @@ class StoreThread:
         end_ns = time.monotonic_ns()
         if (end_ns - start_ns) // 1_000 <= TICK_US_MAX + jobs * JOB_US:
             self._slowness = max(self._slowness - 1, 0)
+            self._quick += 1
+            if self._quick >= QUICK_COMMITS:
+                self._quick = 0
+                self._pause_ms = max(self._pause_ms // 2, PAUSE_MS)
             return
+        self._quick = 0
         self._slowness += 4
         if self._slowness >= SLOWNESS_MAX:
             self._slowness = 0

@@ -1,0 +1,80 @@
+"""What a tool's query is taken to say: only a plain answer settles anything."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, TypedDict
+
+import pytest
+
+from boundloop.actors.query import ask_far_side
+from boundloop.runtime import Absent, Applied, ToolError, ToolSpec, tool
+from boundloop.runtime.tool_spec import tool_spec
+
+KEY = bytes(32)
+
+
+class Paid(TypedDict):
+    paid: int
+
+
+def queried_by(query: Callable[[str], Any]) -> ToolSpec:
+    @tool(risk="write", key=("order_id",), far_side="queryable", query=query, result_bytes_max=256)
+    async def pay(order_id: str) -> Paid:
+        """Pay."""
+        return {"paid": 1}
+
+    return tool_spec(pay)
+
+
+def broken(_key: str) -> None:
+    raise ToolError("bank_down")
+
+
+def hostile(_key: str) -> None:
+    raise SystemExit(3)
+
+
+async def awaited(_key: str) -> Applied:
+    return Applied({"paid": 2})
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        (lambda key: Applied({"paid": 1}), ("applied", b'{"paid":1}', "", "")),
+        (awaited, ("applied", b'{"paid":2}', "", "")),
+        (lambda key: Absent(), ("absent", None, "", "")),
+        (lambda key: None, ("unknown", None, "no_answer", "")),
+        (lambda key: False, ("unknown", None, "no_answer", "")),
+        (lambda key: Absent, ("unknown", None, "no_answer", "")),
+        (broken, ("unknown", None, "bank_down", "")),
+        (hostile, ("unknown", None, "query_failed", "")),
+        # The effect is there: a result that isn't what the tool declares makes it no less so.
+        (lambda key: Applied({"paid": "one"}), ("applied", None, "", "output_invalid")),
+        (lambda key: Applied({"paid": float("nan")}), ("applied", None, "", "output_invalid")),
+        (lambda key: Applied(object()), ("applied", None, "", "output_invalid")),
+    ],
+)
+def test_only_a_plain_answer_settles(query: Callable[[str], Any], expected: tuple[Any, ...]) -> None:
+    answer = asyncio.run(ask_far_side(queried_by(query), KEY))
+
+    assert (answer.outcome, answer.result, answer.reason, answer.code) == expected
+
+
+def test_a_large_result_is_bounded() -> None:
+    @tool(
+        risk="write",
+        key=("n",),
+        far_side="queryable",
+        query=lambda key: Applied("x" * 5_000),
+        result_bytes_max=256,
+    )
+    async def write(n: int) -> str:
+        """Write."""
+        return ""
+
+    answer = asyncio.run(ask_far_side(tool_spec(write), KEY))
+
+    assert (answer.outcome, answer.result) == ("applied", b'{"bytes":5002,"truncated":true}')
