@@ -31,6 +31,7 @@ from boundloop.adapters.scripted import ScriptedModel
 from boundloop.eventstore.history import load_run
 from boundloop.eventstore.location import open_store
 from boundloop.runtime import events as e
+from boundloop.runtime.commands import Cancel
 from boundloop.runtime.errors import OwnedError, StoreError
 from boundloop.runtime.limits import HOST_DEATHS_MAX
 from boundloop.runtime.tool_spec import tool, tool_spec
@@ -147,8 +148,10 @@ def test_a_command_to_a_host_that_lost_the_run_is_answered(site: Site) -> None:
     asyncio.run(site.store.drop_host(first.rt._host.host_id, died=True))
     second = site.open([held(say("Done."), "slow")])
     second.settle()
+    command = Cancel(command_id="k1", by="os:ann@desk")
+    answer = asyncio.run_coroutine_threadsafe(first.rt.aio.submit(run_id, command), first.loop)
     with pytest.raises(OwnedError):
-        first.rt.cancel(run_id)
+        answer.result(STUCK_S)
     assert len(site.of(run_id, e.CancelRequested)) == 0
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections.abc import Callable
 from typing import Any, Final, Literal
 
@@ -11,6 +13,9 @@ from .proof import Acknowledged
 
 Position = Literal["before", "inside", "after_commit", "after_answer"]
 POSITIONS: Final[tuple[Position, ...]] = ("before", "inside", "after_commit", "after_answer")
+
+TURNS: Final = 5
+"""Of the loop, until every task that was made has begun its thread."""
 
 Deaths = Callable[[Position], None]
 """What kills. For ``before`` and ``after_commit`` it doesn't return; for ``inside`` it arms a death that comes in the
@@ -33,6 +38,9 @@ class DeathAtAppend:
         """In place of the store's ``append``."""
         self.appends += 1
         position = self._position if self.appends == self._at else None
+        if position == "before":
+            # Whatever was begun too early shows at the far side by then.
+            await _everything_out_has_run()
         if position in ("before", "inside"):
             self._kill(position)
         answer: AppendAnswer = await inner(request)
@@ -45,6 +53,14 @@ class DeathAtAppend:
         if position == "after_answer":
             self._kill(position)
         return answer
+
+
+async def _everything_out_has_run() -> None:
+    for _ in range(TURNS):
+        await asyncio.sleep(0)
+    for thread in threading.enumerate():
+        if thread.name.startswith("tool-"):
+            await asyncio.to_thread(thread.join)
 
 
 class Gone(BaseException):
