@@ -1,7 +1,8 @@
 """The rungs that need application code, run by the driver: semantic check, authorisation, policy, switches, preview.
 
-Each answers allow, deny, unknown (or ask). An exception, ``None`` or a time-out is unknown and is asked again within
-``RECHECKS_MAX``; whoever decides then denies it, retryably. Inline checks must be CPU only; others run on threads.
+Each answers allow, deny, unknown (or ask). Whatever is raised, ``None`` or a time-out is unknown and is asked again
+within ``RECHECKS_MAX``; whoever decides then denies it, retryably. Exits and interrupts of the application's code count
+as raised: let through, they would end the loop of all runs. Inline checks must be CPU only; others run on threads.
 """
 
 from __future__ import annotations
@@ -185,7 +186,7 @@ def _check(check: Callable[..., Any], arguments: dict[str, JSON], revision: str)
         answer = check(dict(arguments))
     except ToolError as error:
         return RungVerdict("check", "deny", error.code[:64], revision)
-    except Exception:
+    except BaseException:
         return RungVerdict("check", "unknown", "check_failed", revision)
     if inspect.isawaitable(answer):
         _drop(answer)
@@ -209,7 +210,7 @@ def _authorisation(gate: Gate, state: State, definition: ToolDefinition) -> Rung
     """By the principal of the server side, as it is today; never by an argument."""
     try:
         granted = gate.permissions_of(state.tenant, state.principal)
-    except Exception:
+    except BaseException:
         return RungVerdict("authorisation", "unknown", "permissions_failed", "")
     if granted.issuperset(definition.permissions):
         return RungVerdict("authorisation", "allow")
@@ -233,7 +234,7 @@ def _policy(
     )
     try:
         answer = policy.decide(question)
-    except Exception:
+    except BaseException:
         return RungVerdict("policy", "unknown", "policy_failed", policy.revision), False
     if isinstance(answer, PolicyDecision):
         return RungVerdict("policy", answer.answer, answer.code[:64], policy.revision), answer.terminal
@@ -267,5 +268,5 @@ def _preview(
         if spec is not None and spec.preview is not None:
             shown["preview"] = spec.encode_result(spec.preview(dict(arguments)))
         return canonical_bytes(shown), version, None
-    except Exception:
+    except BaseException:
         return None, "", RungVerdict("preview", "unknown", "preview_failed")

@@ -94,7 +94,7 @@ class Executors:
         spec = dispatch.spec
         try:
             dispatch.keywords = _keywords(dispatch)
-        except Exception:
+        except BaseException:
             # Valid by its schema, but no value of the declared type: nothing ran.
             dispatch.deliver(
                 Report(execution.not_dispatched(dispatch.call, dispatch.context.attempt, "arguments_unbound"))

@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
+import msgspec
+
 from ..adapters.port import ModelAdapter, ProgressSink
 from ..runtime.model import ModelInput, ModelTurn
 from .eager import Finished, first_step
@@ -21,15 +23,20 @@ def ask_model(
 ) -> Callable[[], None] | None:
     """Send; ``deliver`` is called once on the loop, unless the returned cancel is called first. None: it was called
     already."""
-    work = adapter.request(request, timeout_ms=timeout_ms, progress=progress)
+    try:
+        work = adapter.request(request, timeout_ms=timeout_ms, progress=progress)
+    except BaseException as error:
+        deliver(broken(error))
+        return None
     if getattr(adapter, "inline", False):
         try:
             step = first_step(work)
-        except Exception as error:
+        except BaseException as error:
             deliver(broken(error))
             return None
         if isinstance(step, Finished):
-            deliver(step.value)
+            # What answers inline is trusted as inline tools are; only the gravest mistake is looked for.
+            deliver(step.value if isinstance(step.value, ModelTurn) else broken(TypeError()))
             return None
         work = step
     task = asyncio.get_running_loop().create_task(_wait(work, timeout_ms, deliver))
@@ -50,12 +57,24 @@ async def _wait(work: Coroutine[Any, Any, ModelTurn], timeout_ms: int, deliver: 
         reply = ModelTurn(
             finish="transport_broken", error_code="timeout", safe_message="the model did not answer in time"
         )
-    except Exception as error:
+    except BaseException as error:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise  # nobody waits any more
+        # An exit or an interrupt too: let through, it would end the loop of all runs.
         reply = broken(error)
-    deliver(reply)
+    deliver(_sound(reply))
 
 
-def broken(error: Exception) -> ModelTurn:
+def _sound(reply: ModelTurn) -> ModelTurn:
+    """The reply if it is what it says it is: adapters are other people's code, and the log holds no wrong types."""
+    try:
+        return msgspec.convert(msgspec.to_builtins(reply, builtin_types=(bytes,)), ModelTurn)
+    except (TypeError, ValueError, RecursionError, msgspec.MsgspecError) as error:
+        return broken(error)
+
+
+def broken(error: BaseException) -> ModelTurn:
     """An adapter that raises has a bug; the run sees a broken transport and its bounded retries."""
     return ModelTurn(
         finish="transport_broken",

@@ -328,7 +328,7 @@ def _call_rejected(state: State, event: e.CallRejected, at_ms: int) -> None:
         state.stop_after_turn = state.stop_after_turn or "definition_changed"
         state.stop_detail = state.stop_detail or call.tool
     elif event.terminal:
-        state.stop_after_turn = "approval_denied" if event.rung == "approval" else "policy_denied"
+        state.stop_after_turn = _ENDS_BY.get(event.rung, "policy_denied")
         state.stop_detail = event.code
 
 
