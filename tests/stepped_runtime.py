@@ -104,8 +104,13 @@ class Stepped:
         self.line = CutLine(site.store)
         self.model = model
         self.alive = True
-        site.loop = self.loop
-        self.rt = Runtime(store=self.line, model=model, tools=tools, loop=self.loop, **options)  # type: ignore[arg-type]  # a store in all but its type
+        before, site.loop = site.loop, self.loop
+        try:
+            self.rt = Runtime(store=self.line, model=model, tools=tools, loop=self.loop, **options)  # type: ignore[arg-type]  # a store in all but its type
+        except BaseException:
+            site.loop = before
+            self.loop.close()
+            raise
 
     def on_loop(self, work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(work, self.loop).result(STUCK_S)
