@@ -1,0 +1,53 @@
+"""The table of what must hold names tests that exist, and no row of it is without one."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+TABLE: Final = ROOT / "docs" / "requirements.md"
+NODE: Final = re.compile(r"`(tests/[^`]+\.py::[^`]+)`")
+FIELD_ROWS: Final = frozenset(
+    "F1 F2 F3 F5 F7 F8 F10 F11 F13 F19 F21 F23 F26 F28 F30 F31 F32 F33 F44 F45 F47 F49 F51 F53 F54 F57 F58 F59 F60".split()
+)
+HOSTILE_ROWS: Final = frozenset(
+    f"H{number}"
+    for number in (
+        *(1, 3, 4, 5, 6, 8, 10, 11, 12, 14, 15, 16, 17, 19, 20, 22, 24, 25, 27, 28, 30, 33, 34, 36, 38, 39),
+        *(40, 41, 50, 52, 56, 57, 59, 60, 61, 62),
+    )
+)
+
+
+def rows() -> list[tuple[list[str], str]]:
+    """(row ids, tests) of each line of both tables."""
+    found: list[tuple[list[str], str]] = []
+    for line in TABLE.read_text("utf-8").splitlines():
+        cells = [cell.strip() for cell in line.split("|")]
+        if len(cells) == 5 and re.fullmatch(r"[FH](\d+|x)(, [FH]\d+)*", cells[1]):
+            found.append((cells[1].split(", "), cells[3]))
+    return found
+
+
+def test_every_row_has_tests() -> None:
+    assert {name for names, _ in rows() for name in names} == FIELD_ROWS | HOSTILE_ROWS | {"Hx"}
+    assert [names for names, tests in rows() if not NODE.search(tests)] == []
+
+
+def test_every_test_in_the_table_is_collected() -> None:
+    named = {node for _, tests in rows() for node in NODE.findall(tests)}
+    files = sorted({node.partition("::")[0] for node in named})
+    listed = subprocess.run(
+        [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", *files],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    collected = {re.sub(r"\[.*", "", line) for line in listed.stdout.splitlines() if "::" in line}
+    assert sorted(named - collected) == []
