@@ -232,7 +232,8 @@ class Runtime:
         ``system`` (the system text), ``on_stop`` ("suspend" or "end"), ``principal``, ``tenant``, ``as_of``, ``trace``.
 
         Raises ``MissingLimits``, ``DeclarationError`` (unknown price under a cost limit, names or input out of bounds),
-        ``UnknownTool``, ``ConflictError`` for a run id in use, ``StoreError``; nothing was written then.
+        ``UnknownTool``, ``ConflictError`` for a run id in use; nothing was written then. ``DiskFull``
+        wrote nothing either; after any other ``StoreError`` the run may exist: look by its ``run_id``, if you gave one.
         """
         return self._call(self._start(input, **options))
 
