@@ -231,12 +231,12 @@ class Executors:
                 return
 
         threading.Thread(target=body, name=f"tool-{dispatch.spec.name}", daemon=True).start()
-        report: Report
+        report = Report(execution.timed_out(dispatch.spec, dispatch.call, attempt, dispatch.valid_ms))
         try:
             async with asyncio.timeout(_left(dispatch, started)):
                 await asyncio.shield(done)
         except TimeoutError:
-            report = Report(execution.timed_out(dispatch.spec, dispatch.call, attempt, _since(started)))
+            pass
         except asyncio.CancelledError:
             report = await self._grace(dispatch, done, started)
         if done.done():

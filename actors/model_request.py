@@ -36,7 +36,7 @@ def ask_model(
             return None
         if isinstance(step, Finished):
             # What answers inline is trusted as inline tools are; only the gravest mistake is looked for.
-            deliver(step.value if isinstance(step.value, ModelTurn) else broken(TypeError()))
+            deliver(step.value if type(step.value) is ModelTurn else broken(TypeError()))
             return None
         work = step
     task = asyncio.get_running_loop().create_task(_wait(work, timeout_ms, deliver))

@@ -9,6 +9,7 @@ before it has.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable
@@ -18,13 +19,13 @@ from tests.stepped_loop import SteppedLoop
 
 from boundloop.actors.client import Runtime
 from boundloop.actors.result import Result
-from boundloop.adapters.port import ModelAdapter
 from boundloop.adapters.scripted import Gate, ScriptedModel
 from boundloop.eventstore.codec import decode_events
 from boundloop.eventstore.history import fold_records, read_records
 from boundloop.eventstore.memory import MemoryStore
 from boundloop.eventstore.port import Append, RunFilter
 from boundloop.runtime import events as e
+from boundloop.runtime.errors import StoreError
 from boundloop.runtime.invariants import check_state
 from boundloop.runtime.limits import Limits
 from boundloop.runtime.model import ModelInput, ResultItem
@@ -47,6 +48,7 @@ class CutLine:
         self.__dict__["_cut_at"] = None
         self.__dict__["_before"] = True
         self.__dict__["_stalls"] = None
+        self.__dict__["_buried"] = False
         self.__dict__["broken"] = threading.Event()
 
     def cut_at(self, wanted: AtAppend, *, before: bool) -> None:
@@ -62,6 +64,10 @@ class CutLine:
     def cut(self) -> None:
         self.__dict__["broken"].set()
 
+    def bury(self) -> None:
+        """Refuse what is still asked, so that what is left of a dead host can be tidied away."""
+        self.__dict__["_buried"] = True
+
     async def append(self, request: Append) -> Any:
         cut_at = self.__dict__["_cut_at"]
         if not self.__dict__["broken"].is_set() and cut_at is not None:
@@ -76,6 +82,8 @@ class CutLine:
         return await self._through("append", request)
 
     async def _through(self, name: str, *args: Any, **options: Any) -> Any:
+        if self.__dict__["_buried"]:
+            raise StoreError("gone", "this host is dead")
         if self.__dict__["broken"].is_set():
             await asyncio.get_running_loop().create_future()
         return await getattr(self.__dict__["_store"], name)(*args, **options)
@@ -97,16 +105,17 @@ class CutLine:
 class Stepped:
     """One Runtime of a site; see ``Runtime`` for the options."""
 
-    def __init__(self, site: Site, model: ModelAdapter, tools: Iterable[Any], **options: Any) -> None:
+    def __init__(self, site: Site, model: Any, tools: Iterable[Any], **options: Any) -> None:
         self.site = site
         self.loop = SteppedLoop()
         self.loop.now_ms = site.passed_ms
         self.line = CutLine(site.store)
-        self.model = model
+        self.model: Any = model  # its recorded requests are looked at where it is a scripted one
         self.alive = True
         before, site.loop = site.loop, self.loop
         try:
-            self.rt = Runtime(store=self.line, model=model, tools=tools, loop=self.loop, **options)  # type: ignore[arg-type]  # a store in all but its type
+            store: Any = self.line  # a store in all but its type
+            self.rt = Runtime(store=store, model=model, tools=tools, loop=self.loop, **options)
         except BaseException:
             site.loop = before
             self.loop.close()
@@ -129,7 +138,7 @@ class Stepped:
     def rest(self, run_id: str) -> Result:
         """Where the run rests once nothing here can go on without time passing."""
         self.settle()
-        return self.on_loop(self.rt._result(run_id, None, until="rest"))
+        return asyncio.run(asyncio.wait_for(self.rt.aio.result(run_id), STUCK_S))
 
     def run(self, text: str = "go", **options: Any) -> Result:
         return self.rest(self.start(text, **options))
@@ -147,8 +156,9 @@ class Stepped:
         self.alive = False
         self.line.cut()
         self.on_loop(_vanish(self.loop))
-        self.rt._closed = True
-        self.rt._stop_loop()
+        self.line.bury()
+        with contextlib.suppress(StoreError):
+            self.rt.close()
 
 
 async def _vanish(loop: asyncio.AbstractEventLoop) -> None:
@@ -173,11 +183,11 @@ class Site:
     def now_ms(self) -> int:
         return START_MS + self.passed_ms
 
-    def open(self, model: Iterable[Any] | ModelAdapter, tools: Iterable[Any] = (), **options: Any) -> Stepped:
-        """A Runtime over a script (free of charge, requests kept), or over a model adapter."""
-        adapter: Any = model
+    def open(self, model: Any, tools: Iterable[Any] = (), **options: Any) -> Stepped:
+        """A Runtime over a script (an iterable of its entries; free of charge, requests kept), or over a model adapter."""
+        adapter = model
         if not hasattr(model, "request"):
-            adapter = ScriptedModel(model, price=FREE, record_max=1_000)  # type: ignore[arg-type]  # the script's entries
+            adapter = ScriptedModel(model, price=FREE, record_max=1_000)
         host = Stepped(self, adapter, tools, **options)
         self.hosts.append(host)
         return host

@@ -33,6 +33,9 @@ class Bank:
         self.paid: Counter[tuple[str, int]] = Counter()
         self.version = "1"
 
+    def version_of(self, arguments: dict[str, Any]) -> str:
+        return self.version
+
     def tools(self, *, description: str = "Pay an order out.", **options: Any) -> list[Any]:
         async def pay(order: str, amount: int) -> dict[str, Any]:
             self.paid[order, amount] += 1
@@ -43,7 +46,7 @@ class Bank:
             key=("order",),
             far_side="keyed",
             description=description,
-            version_of=lambda arguments: self.version,
+            version_of=self.version_of,
             **options,
         )
         return [declare(pay)]
@@ -274,7 +277,7 @@ def test_of_an_approval_and_a_reject_at_once_exactly_one_is_accepted(site: Site)
     run_id = host.start()
     (waiting,) = host.rest(run_id).approvals
 
-    async def both() -> list[CommandAnswer]:
+    async def both() -> tuple[CommandAnswer, CommandAnswer]:
         return await asyncio.gather(
             host.rt.aio.submit(run_id, Approve(command_id="a", by="bob", approval_id=waiting.approval_id)),
             host.rt.aio.submit(run_id, Reject(command_id="r", by="eve", approval_id=waiting.approval_id)),

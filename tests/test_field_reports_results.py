@@ -16,7 +16,7 @@ from tests.stepped_runtime import Site, results_in
 from boundloop.actors.context import ToolContext
 from boundloop.adapters.script import attempts, call, calls, lost, say
 from boundloop.runtime import events as e
-from boundloop.runtime.canonical import canonical_bytes
+from boundloop.runtime.canonical import JSON, canonical_bytes
 from boundloop.runtime.errors import ToolError
 from boundloop.runtime.limits import Limits
 from boundloop.runtime.tool_spec import tool
@@ -224,7 +224,7 @@ def test_a_timed_out_tool_is_asked_to_stop_by_its_token(site: Site) -> None:
 
 # F57
 def test_a_result_of_fifty_megabytes_is_an_artifact_with_a_bounded_view_and_its_full_hash(site: Site) -> None:
-    whole = {"rows": "x" * 50_000_000}
+    whole: dict[str, JSON] = {"rows": "x" * 50_000_000}
 
     @tool(risk="read", result_bytes_max=4_096)
     async def dump() -> dict[str, Any]:
@@ -237,6 +237,7 @@ def test_a_result_of_fifty_megabytes_is_an_artifact_with_a_bounded_view_and_its_
     assert host.model.requests == 2
     (executed,) = site.of(result.run_id, e.CallExecuted)
     encoded = canonical_bytes(whole)
+    assert executed.artifact is not None
     assert executed.artifact == sha256(encoded).digest()
     assert executed.size == len(encoded)
     assert asyncio.run(site.store.get_blob(executed.artifact)) == encoded

@@ -69,7 +69,8 @@ def test_a_run_goes_on_from_process_to_process_with_one_effect(tmp_path: Path, r
     store = f"sqlite:///{tmp_path / 'runs.db'}"
     script = [*(call("pay", {"order": str(number)}) for number in range(restarts)), say("done")]
     with Runtime(store=store, model=ScriptedModel(script), tools=[pay]) as rt:
-        run_id = rt.run_sync("go", limits=Limits(cost="1")).run_id
+        result = rt.run_sync("go", limits=Limits(cost="1"))
+        run_id = result.run_id
     for number in range(restarts):
         with Runtime(store=store, model=ScriptedModel(script), tools=[pay]) as rt:
             (waiting,) = rt.result(run_id, 30.0).approvals

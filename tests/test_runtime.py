@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from tests.stepped_runtime import Site
 
 from boundloop.actors.client import CommandRefused, Runtime
-from boundloop.adapters.script import attempts, call, failed, held, say
+from boundloop.adapters.script import ScriptedTurn, attempts, call, failed, held, say
 from boundloop.adapters.scripted import Gate, ScriptedModel
 from boundloop.runtime import events as e
 from boundloop.runtime.errors import (
@@ -26,6 +27,7 @@ from boundloop.runtime.errors import (
     UnknownTool,
 )
 from boundloop.runtime.limits import WAIVED, Limits
+from boundloop.runtime.model import ModelInput, UserItem
 from boundloop.runtime.prices import Price, PriceTable
 from boundloop.runtime.tool_spec import tool
 
@@ -237,7 +239,8 @@ def test_a_stop_is_lifted_by_what_it_asks_for_and_by_nothing_less(site: Site) ->
     assert (stopped.reason, stopped.resumable) == ("max_turns", True)
     with pytest.raises(CommandRefused):
         host.rt.resume(stopped.run_id)
-    for raised in ({"turns": 1}, {"nonsense": 5}, {"depth": 9}, {}):
+    refused: list[dict[str, Any]] = [{"turns": 1}, {"nonsense": 5}, {"depth": 9}, {}]
+    for raised in refused:
         with pytest.raises(CommandRefused):
             host.rt.raise_limits(stopped.run_id, **raised)
     host.rt.raise_limits(stopped.run_id, turns=2)
@@ -275,7 +278,7 @@ def test_a_reject_goes_back_to_the_model_and_a_reject_that_stops_ends_the_run(si
 
 @pytest.mark.parametrize("applied", [True, False])
 def test_a_person_settles_an_unknown_effect(site: Site, applied: bool) -> None:
-    ran = []
+    ran: list[str] = []
 
     @tool(risk="write", key=("order",), max_attempts=3)
     async def pay(order: str) -> dict[str, Any]:
@@ -383,11 +386,11 @@ def test_a_sync_tool_may_start_and_await_another_run() -> None:
         """Ask another run."""
         return {"said": rt.run_sync("inner", limits=ONE).text}
 
-    model = ScriptedModel(
-        lambda request: (
-            say("done") if request.turn == 2 or request.items[0].text == "inner" else call("ask_other")
-        )  # type: ignore[union-attr]  # the first item is the user's
-    )
+    def answer(request: ModelInput) -> ScriptedTurn:
+        inner = request.items[0] == UserItem("inner")
+        return say("done") if inner or request.turn == 2 else call("ask_other")
+
+    model = ScriptedModel(answer)
     rt = Runtime(store="memory://", model=model, tools=[ask_other])
     with rt:
         assert rt.run_sync("outer", limits=ONE).completed
@@ -400,7 +403,7 @@ def test_after_close_every_call_says_closed() -> None:
     rt = memory(say("hi"))
     rt.close()
     rt.close()
-    acts = [
+    acts: list[Callable[[], Any]] = [
         lambda: rt.start("go", limits=ONE),
         lambda: rt.run_sync("go", limits=ONE),
         lambda: rt.result("r"),
@@ -426,12 +429,12 @@ def test_closing_wakes_whoever_waits_and_leaves_the_run_for_the_next_runtime(tmp
     model = ScriptedModel([held(say("seen"), "gate")])
     rt = Runtime(store=store, model=model)
     handle = rt.start("go", limits=ONE)
-    told: list[BaseException] = []
+    told: list[StoreError] = []
 
     def wait() -> None:
         try:
             handle.result()
-        except Exception as error:
+        except StoreError as error:
             told.append(error)
 
     waiter = threading.Thread(target=wait)
@@ -439,7 +442,7 @@ def test_closing_wakes_whoever_waits_and_leaves_the_run_for_the_next_runtime(tmp
     assert model.gate("gate").wait_reached(STUCK_S)
     rt.close()
     waiter.join(STUCK_S)
-    assert [getattr(error, "code", error) for error in told] == ["closed"]
+    assert [error.code for error in told] == ["closed"]
     with Runtime(store=store, model=ScriptedModel([say("seen")])) as again:
         assert again.result(handle.run_id, STUCK_S).text == "seen"
 

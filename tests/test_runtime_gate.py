@@ -29,7 +29,8 @@ class Bank:
             self.paid[order] += 1
             return {"paid": order}
 
-        return tool(**{"risk": "write", "key": ("order",), "far_side": "keyed", **options})(pay)
+        declared: dict[str, Any] = {"risk": "write", "key": ("order",), "far_side": "keyed", **options}
+        return tool(**declared)(pay)
 
 
 def raises(error: BaseException) -> Callable[..., Any]:
@@ -51,11 +52,18 @@ class Hostile(Exception):
         raise AssertionError("pickled")
 
 
-ODD_ANSWERS = {
-    "none": lambda *_: None,
-    "unknown": lambda *_: "unknown",
-    "nonsense": lambda *_: object(),
-    "truthy": lambda *_: 1,
+def gives(value: object) -> Callable[..., Any]:
+    def answer(*_: Any) -> Any:
+        return value
+
+    return answer
+
+
+ODD_ANSWERS: dict[str, Callable[..., Any]] = {
+    "none": gives(None),
+    "unknown": gives("unknown"),
+    "nonsense": gives(object()),
+    "truthy": gives(1),
     "raises": raises(RuntimeError("secret")),
     "hostile": raises(Hostile()),
     "exits": raises(SystemExit(1)),
@@ -100,7 +108,7 @@ def test_a_semantic_check_that_gives_no_answer_denies(site: Site, answer: Callab
 @pytest.mark.parametrize("answer", [False, "amount_too_high"])
 def test_a_semantic_check_that_says_no_is_the_calls_result(site: Site, answer: Any) -> None:
     bank = Bank()
-    host = site.open(PAY, [bank.tool(check=lambda arguments: answer)])
+    host = site.open(PAY, [bank.tool(check=gives(answer))])
     result = host.run()
     assert bank.paid == {}
     (rejected,) = site.of(result.run_id, e.CallRejected)
@@ -142,8 +150,11 @@ def test_refusals_of_a_missing_and_of_a_forbidden_tool_are_the_same_to_the_model
 
 @pytest.mark.parametrize("until", ["approved", "retry"])
 def test_permissions_are_asked_again_before_every_dispatch(site: Site, until: str) -> None:
-    granted = {"now": frozenset({"pay"})}
+    granted: dict[str, frozenset[str]] = {"now": frozenset({"pay"})}
     tries: list[str] = []
+
+    def now_granted(tenant: str, principal: str) -> frozenset[str]:
+        return granted["now"]
 
     @tool(
         risk="write",
@@ -156,7 +167,7 @@ def test_permissions_are_asked_again_before_every_dispatch(site: Site, until: st
         tries.append(order)
         raise ToolError("busy", retryable=True, no_effect=True, safe_message="busy")
 
-    host = site.open(PAY, [pay], permissions=lambda tenant, principal: granted["now"])
+    host = site.open(PAY, [pay], permissions=now_granted)
     run_id = host.start()
     if until == "approved":
         (waiting,) = host.rest(run_id).approvals

@@ -38,8 +38,8 @@ class Adapter:
         self.requests += 1
         answer = self.answer(request)
         if asyncio.isfuture(answer):
-            return await answer  # type: ignore[no-any-return]
-        return answer  # type: ignore[no-any-return]
+            return await answer  # type: ignore[no-any-return]  # the test's answer, whatever it is
+        return answer  # type: ignore[no-any-return]  # the test's answer, whatever it is
 
     async def close(self) -> None:
         """Nothing to close."""
@@ -73,7 +73,7 @@ def test_an_adapter_that_raises_is_a_failed_model_after_bounded_attempts(
     site: Site, error: BaseException, inline: bool
 ) -> None:
     adapter = Adapter(raiser(error), inline=inline)
-    host = site.open(adapter)  # type: ignore[arg-type]  # a model adapter by its methods
+    host = site.open(adapter)
     run_id = host.start()
     host.advance(120_000)
     result = host.rest(run_id)
@@ -84,29 +84,29 @@ def test_an_adapter_that_raises_is_a_failed_model_after_bounded_attempts(
 
 def test_an_adapter_that_is_no_coroutine_is_a_failed_model(site: Site) -> None:
     class Plain(Adapter):
-        def request(self, request: ModelInput, **options: Any) -> Any:  # type: ignore[override]
+        def request(self, request: ModelInput, **options: Any) -> Any:
             if request.attempt == 1:
                 raise RuntimeError
             return "an answer"
 
-    host = site.open(Plain(lambda request: None))  # type: ignore[arg-type]
+    host = site.open(Plain(lambda request: None))
     run_id = host.start()
     host.advance(120_000)
     assert host.rest(run_id).reason == "model_failed"
 
 
-LIES = {
+LIES: dict[str, Callable[[ModelInput], Any]] = {
     "nothing": lambda request: None,
     "text": lambda request: "all done",
-    "unknown finish": lambda request: ModelTurn(finish="done", text="all done"),  # type: ignore[arg-type]
+    "unknown finish": lambda request: ModelTurn(finish="done", text="all done"),  # type: ignore[arg-type]  # a lie
     "calls without any": lambda request: ModelTurn(finish="calls", text="all done"),
     "final with calls": lambda request: ModelTurn(
         finish="final", text="all done", calls=(ProposedCall("look", b'{"at":"a"}'),)
     ),
-    "a call without a name": lambda request: ModelTurn(finish="calls", calls=(ProposedCall(None, b"{}"),)),  # type: ignore[arg-type]
-    "arguments as text": lambda request: ModelTurn(finish="calls", calls=(ProposedCall("look", "{}"),)),  # type: ignore[arg-type]
-    "text as a number": lambda request: ModelTurn(finish="final", text=7),  # type: ignore[arg-type]
-    "usage as text": lambda request: ModelTurn(finish="final", text="all done", usage=Usage("many", 1)),  # type: ignore[arg-type]
+    "a call without a name": lambda request: ModelTurn(finish="calls", calls=(ProposedCall(None, b"{}"),)),  # type: ignore[arg-type]  # a lie
+    "arguments as text": lambda request: ModelTurn(finish="calls", calls=(ProposedCall("look", "{}"),)),  # type: ignore[arg-type]  # a lie
+    "text as a number": lambda request: ModelTurn(finish="final", text=7),  # type: ignore[arg-type]  # a lie
+    "usage as text": lambda request: ModelTurn(finish="final", text="all done", usage=Usage("many", 1)),  # type: ignore[arg-type]  # a lie
 }
 
 
@@ -114,7 +114,7 @@ LIES = {
 def test_an_adapter_that_answers_nonsense_is_a_failed_model_and_never_success(
     site: Site, lie: Callable[[ModelInput], Any]
 ) -> None:
-    host = site.open(Adapter(lie), [look])  # type: ignore[arg-type]
+    host = site.open(Adapter(lie), [look])
     run_id = host.start()
     host.advance(120_000)
     result = host.rest(run_id)
@@ -135,7 +135,7 @@ def test_an_adapter_that_answers_nonsense_is_a_failed_model_and_never_success(
 def test_usage_that_cannot_be_true_never_gives_budget_back(
     site: Site, usage: Usage | None, spent: int | None
 ) -> None:
-    host = site.open(Adapter(lambda request: ModelTurn(finish="final", text="done", usage=usage)))  # type: ignore[arg-type]
+    host = site.open(Adapter(lambda request: ModelTurn(finish="final", text="done", usage=usage)))
     result = host.run()
     (asked,) = site.of(result.run_id, e.ModelRequested)
     if spent is None:
@@ -154,7 +154,7 @@ def test_an_answer_after_its_time_out_counts_for_nothing(site: Site) -> None:
         loops.append(asyncio.get_running_loop().create_future())
         return asyncio.shield(loops[0])
 
-    host = site.open(Adapter(answer))  # type: ignore[arg-type]
+    host = site.open(Adapter(answer))
     run_id = host.start(limits=Limits(cost="1", model_request_ms=1_000))
     host.advance(5_000)
     result = host.rest(run_id)

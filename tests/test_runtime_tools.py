@@ -134,11 +134,12 @@ def test_an_async_tool_that_exceeds_its_time_is_cancelled(site: Site, risk: str,
 
 def test_an_async_tool_that_will_not_be_cancelled_is_lost_after_its_validity_and_margin(site: Site) -> None:
     gate = Gate("far side")
+    over = threading.Event()
 
     @tool(risk="read", timeout_ms=1_000, max_attempts=1)
     async def stubborn() -> dict[str, Any]:
         """Go on whatever is asked."""
-        while not gate._open:
+        while not over.is_set():
             try:
                 await gate.passed()
             except asyncio.CancelledError:
@@ -150,6 +151,7 @@ def test_an_async_tool_that_will_not_be_cancelled_is_lost_after_its_validity_and
     host.advance(7_000)
     assert host.rest(run_id).completed
     assert [executed.code for executed in site.of(run_id, e.CallExecuted)] == ["lost"]
+    over.set()
     gate.open()
     host.settle()
 
