@@ -42,7 +42,7 @@ from ..runtime.commands import (
 )
 from ..runtime.decide import decide
 from ..runtime.decision import Decision
-from ..runtime.errors import BugError, LogDamaged, StoreError
+from ..runtime.errors import BugError, DamagedFile, LogDamaged, StoreError
 from ..runtime.events import AnyEvent
 from ..runtime.fold import evolve
 from ..runtime.ledger import LedgerRow
@@ -60,6 +60,9 @@ STEP_DECISIONS_MAX: Final = 10_000
 
 HOLD_MS: Final = 10_000
 """A timer due within this time is waited for here; a later one parks the run."""
+
+TURN_S: Final = 0.002
+"""How long a driver that never waits may keep the event loop."""
 
 STORE_RETRY_S: Final = (0.1, 0.5, 1.0, 2.0, 5.0)
 STORE_RETRIES_MAX: Final = 60
@@ -127,6 +130,7 @@ class RunDriver:
         self._stepped_at_ms = -1
         self._wake: asyncio.Future[None] | None = None
         self._loop = asyncio.get_running_loop()
+        self._turned_at = self._loop.time()
         self._stopping = False
         self._broken: BaseException | None = None
         self.durable = self._loop.create_future()
@@ -346,6 +350,8 @@ class RunDriver:
         nothing.
         """
         self._set_aside()
+        if isinstance(error, DamagedFile):
+            raise error  # waiting mends nothing
         for attempt in range(STORE_RETRIES_MAX):
             if self._stopping and self._journal.create is None:
                 return
@@ -527,6 +533,10 @@ class RunDriver:
     async def _wait(self) -> None:
         """Until an observation arrives or a timer of the state is due."""
         if self._inbox or self._stopping or self._broken is not None:
+            # With a quick store and inline tools nothing here ever waits: let the others have their turn.
+            if self._loop.time() - self._turned_at > TURN_S:
+                await asyncio.sleep(0)
+                self._turned_at = self._loop.time()
             return
         self._wake = self._loop.create_future()
         # What was due by the last step is under way or written: a timer of the past would only ring again at once.
@@ -539,6 +549,7 @@ class RunDriver:
             await self._wake
         finally:
             self._wake = None
+            self._turned_at = self._loop.time()
             if timer is not None:
                 timer.cancel()
 

@@ -38,6 +38,9 @@ SELF_STOP_S: Final = 8.0
 RENEW_TRY_LEAST_S: Final = 1.0
 STORE_PAUSE_S: Final = 1.0
 TIMER_MAX_S: Final = 60.0
+READY_RUNS_MAX: Final = 1_000
+"""How many ready runs are looked at in one go, besides those that were found to be another application's."""
+
 RUNS_MAX: Final = 50_000
 """Drivers in one host; beyond it ready runs wait in the store."""
 
@@ -387,7 +390,7 @@ class Host:
         self._ready.clear()
         await self._settle_doubts()
         self._switches = await self.store.switches()
-        run_ids = [run_id for run_id in await self.store.ready_runs(1_000) if run_id not in self._not_ours]
+        run_ids = [run_id for run_id in await self.store.ready_runs(READY_RUNS_MAX + len(self._not_ours)) if run_id not in self._not_ours]
         room = RUNS_MAX - len(self._drivers)
         for run_id in run_ids[:room]:
             await self.take_up(run_id)

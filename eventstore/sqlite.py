@@ -107,6 +107,11 @@ class SqliteStore:
     async def append(self, request: Append) -> AppendAnswer:
         check_append(request)
         light = not request.blobs or sum(len(data) for _, data in request.blobs) <= LIGHT_BYTES_MAX
+        if light:
+            job = self._thread.run_alone(lambda: self._rows.append(request), writes=True, who=request.run_id)
+            if job is not None:
+                answer: AppendAnswer = job.outcome()
+                return answer
         return await self._thread.submit(lambda: self._rows.append(request), writes=True, light=light)
 
     async def read(self, run_id: str, *, after_seq: int = 0, rows_max: int = 1_000) -> list[StoredAppend]:

@@ -48,6 +48,9 @@ PAUSE_MS_MAX = 60_000
 
 QUICK_COMMITS = 500
 
+CROWD_TICKS = 64
+"""After two callers were seen within one turn of the loop, so many ticks with one job each make it alone again."""
+
 WAITING_JOBS_MAX = 20_000
 """Jobs that may wait; the next is refused."""
 
@@ -59,20 +62,32 @@ _FATAL = ("SQLITE_IOERR_FSYNC", "SQLITE_IOERR_DIR_FSYNC", "SQLITE_IOERR_CLOSE")
 
 
 class Job:
-    """One piece of work. ``light``: short enough to be run between two ticks of an event loop."""
+    """One piece of work. ``light``: short enough to be run between two ticks of an event loop. ``future`` is for a caller
+    that waits; a lone caller's job has none and is asked for its ``outcome``."""
 
     __slots__ = ("error", "future", "light", "loop", "result", "run", "writes")
 
     def __init__(
-        self, run: Callable[[], object], writes: bool, light: bool, loop: asyncio.AbstractEventLoop
+        self,
+        run: Callable[[], object],
+        writes: bool,
+        light: bool,
+        loop: asyncio.AbstractEventLoop,
+        future: asyncio.Future[Any] | None,
     ) -> None:
         self.run = run
         self.writes = writes
         self.light = light
         self.loop = loop
-        self.future: asyncio.Future[Any] = loop.create_future()
-        self.result: object = None
+        self.future = future
+        self.result: Any = None
         self.error: BaseException | None = None
+
+    def outcome(self) -> Any:
+        """What the job returned; raises what it raised."""
+        if self.error is not None:
+            raise self.error
+        return self.result
 
 
 class Gathered(Protocol):
@@ -104,6 +119,8 @@ class StoreThread:
         self._slow_until_ns = 0
         self._pause_ms = PAUSE_MS
         self._quick = 0
+        self._crowd = 0
+        self._alone = ""
         # Whoever holds this may use the connection and take jobs. The loop never waits for it.
         self._turn = threading.Lock()
         self._wake: queue.SimpleQueue[bool] = queue.SimpleQueue()
@@ -148,14 +165,52 @@ class StoreThread:
         if len(self._jobs) >= WAITING_JOBS_MAX:
             raise StoreError("store_overloaded", f"{WAITING_JOBS_MAX} jobs wait already", path=self.path)
         loop = asyncio.get_running_loop()
-        job = Job(run, writes, light, loop)
-        self._jobs.append(job)
+        future: asyncio.Future[T] = loop.create_future()
+        self._jobs.append(Job(run, writes, light, loop, future))
         if not light or loop is not self._home or time.monotonic_ns() < self._slow_until_ns:
             self._wake.put(True)
         elif not self._tick_asked:
             self._tick_asked = True
             loop.call_soon(self._tick)
-        return job.future
+        return future
+
+    def run_alone(self, run: Callable[[], T], *, writes: bool, who: str) -> Job | None:
+        """Run a light job of the home loop here and now, in a commit of its own, if ``who`` is the only caller about;
+        None if it has to queue. The job carries what came of it.
+
+        A lone caller gains nothing from waiting for others to share its commit, and a turn of the loop costs a good part
+        of one. Who else has something to commit in this turn shows at once, and then all queue for the ticks. A caller
+        that is answered without waiting must let the loop turn by itself now and then.
+        """
+        if self._crowd or self._jobs or self._tick_asked or self._closed:
+            return None
+        loop = asyncio.get_running_loop()
+        if loop is not self._home or time.monotonic_ns() < self._slow_until_ns:
+            return None
+        if self._alone != who:
+            if self._alone:
+                self._crowd = CROWD_TICKS
+                return None
+            self._alone = who
+            loop.call_soon(self._turn_over)
+        if not self._turn.acquire(blocking=False):
+            return None
+        job = Job(run, writes, True, loop, None)
+        try:
+            was_dirty = self._dirty
+            start_ns = time.monotonic_ns()
+            woken = self._run_batch([job])
+            self._note_duration(start_ns, 1)
+        finally:
+            self._turn.release()
+        if self._dirty and not was_dirty:
+            self._wake.put(True)  # the thread has a WAL to empty when all is quiet
+        if woken and self._listener is not None:
+            _call(*self._listener, woken)
+        return job
+
+    def _turn_over(self) -> None:
+        self._alone = ""
 
     def stop(self, last: Callable[[], None]) -> asyncio.Future[Any]:
         """Run ``last`` after all jobs handed in so far, then end the thread. Later jobs are refused."""
@@ -182,6 +237,7 @@ class StoreThread:
             start_ns = time.monotonic_ns()
             woken = self._run_batch(batch)
             self._note_duration(start_ns, len(batch))
+            self._crowd = CROWD_TICKS if len(batch) > 1 else max(self._crowd - 1, 0)
         finally:
             self._turn.release()
         if self._dirty and not was_dirty:
@@ -371,7 +427,7 @@ def _call(loop: asyncio.AbstractEventLoop, function: Callable[..., None], argume
 def _resolve(jobs: list[Job]) -> None:
     for job in jobs:
         future = job.future
-        if future.done():
+        if future is None or future.done():
             continue  # the caller was cancelled
         if job.error is None:
             future.set_result(job.result)

@@ -383,9 +383,21 @@ async def test_a_commit_that_happened_although_it_failed_is_found_out(
 ) -> None:
     store = await SqliteStore.open(str(tmp_path / "runs.db"))
     logs = [LogWriter(store, f"r{number}") for number in range(3)]
+    await asyncio.gather(*(log.write("one") for log in logs))  # from here on they share their commits
     made[0].fails = ("SQLITE_IOERR_WRITE", True)
-    answers = await asyncio.gather(*(log.append("one") for log in logs))
+    answers = await asyncio.gather(*(log.append("two") for log in logs))
     assert [type(answer) for answer in answers] == [AlreadyDone] * 3
+    await store.close()
+
+
+@pytest.mark.asyncio
+async def test_a_lone_commit_that_happened_although_it_failed_is_found_out(
+    tmp_path: Path, made: list[Tampered]
+) -> None:
+    store = await SqliteStore.open(str(tmp_path / "runs.db"))
+    log = LogWriter(store, "r1")
+    made[0].fails = ("SQLITE_IOERR_WRITE", True)
+    assert type(await log.append("one")) is AlreadyDone
     await store.close()
 
 
