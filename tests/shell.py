@@ -38,7 +38,10 @@ class Shell:
 
     def __init__(self, path: Path, far: FarSide, *options: str) -> None:
         command = [sys.executable, str(Path(__file__).resolve()), str(path), str(far.port), *options]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT)
+        # Unbuffered: an answer that was read ahead would be invisible to ``select``.
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT, bufsize=0
+        )
         self.opened = self.answer()
 
     @property
