@@ -93,7 +93,7 @@ def _checking_due(state: State, call: CallState, now_ms: int) -> Decision:
     if not may_start(state, call):
         return NOTHING
     # Verdicts of this very moment are the re-check; a plain read needs none. Everything else is checked again first.
-    if not call.rechecked or (call.checked_at_ms == now_ms and call.attempt == 0):
+    if not call.rechecked or (call.checked_seq == state.seq and call.attempt == 0):
         short = limit_short(state, call)
         if short:
             return Decision((e.CallRejected(call.call, "limits", short, LIMIT_TEXT),))

@@ -297,7 +297,7 @@ def _call_validated(state: State, event: e.CallValidated, at_ms: int) -> None:
     call.args_sha256 = event.args_sha256
     call.key = event.key
     call.intent_sha256 = event.intent_sha256
-    call.checked_at_ms = at_ms
+    call.checked_seq = state.seq + 1
     state.meters.tool_calls.reserve(1)
     state.calls_each[call.tool] = state.calls_each.get(call.tool, 0) + 1
     state.counters.invalid_streak = 0
@@ -384,7 +384,6 @@ def _approval_decided(state: State, event: e.ApprovalDecided, at_ms: int) -> Non
     approval.decision = event.decision
     approval.approver = event.approver
     approval.reason = event.reason
-    call.checked_at_ms = -1
     _remember(state, event.command_id)
 
 
@@ -393,7 +392,6 @@ def _approval_lapsed(state: State, event: e.ApprovalLapsed, at_ms: int) -> None:
     approval = _approval(call, event.approval_id)
     call.phase = next_call_phase(call.phase, "approval_lapsed")
     approval.decision = event.why
-    call.checked_at_ms = -1
     goal = state.pins.goal
     if event.why == "expired" and goal is not None:
         needs = zip(goal.evidence, state.evidence, strict=True)
@@ -406,7 +404,6 @@ def _call_waiting(state: State, event: e.CallWaiting, at_ms: int) -> None:
     call.phase = next_call_phase(call.phase, "call_waiting")
     call.holder_run, call.holder_call, call.holder_why = event.holder_run, event.holder_call, event.why
     call.holds_key = False
-    call.checked_at_ms = -1
 
 
 def _call_started(state: State, event: e.CallStarted, at_ms: int) -> None:
@@ -428,7 +425,6 @@ def _call_started(state: State, event: e.CallStarted, at_ms: int) -> None:
     call.holds_key = call.key is not None
     call.retry_at_ms = 0
     call.resend_denied = False
-    call.checked_at_ms = -1
 
 
 def _call_executed(state: State, event: e.CallExecuted, at_ms: int) -> None:
@@ -472,7 +468,6 @@ def _call_reconciled(state: State, event: e.CallReconciled, at_ms: int) -> None:
         call.observed_at_ms = at_ms
     elif event.outcome == "absent":
         call.outcome = ""
-        call.checked_at_ms = -1
         call.holds_key = False
         call.retry_at_ms = 0
     _remember(state, event.command_id)

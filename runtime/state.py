@@ -53,7 +53,7 @@ class CallState(msgspec.Struct, gc=False):
     args_sha256: bytes = b""
     key: bytes | None = None
     intent_sha256: bytes | None = None
-    checked_at_ms: int = -1
+    checked_seq: int = 0
     holds_key: bool = False
     # approval
     approval: ApprovalState | None = None

@@ -37,6 +37,8 @@ def test_effects_run_alone_and_in_call_order() -> None:
     assert running(run) == ["c1.0"]
     for name in names[1:]:
         run.report(names[names.index(name) - 1])
+        if run.phase(name) == "checking":  # an effect that had to wait is checked again when its turn comes
+            run.check(name)
         assert running(run) == [name]
     run.report("c1.3")
     started = [event.call for event, _ in run.log if isinstance(event, e.CallStarted)]
@@ -58,7 +60,20 @@ def test_refused_effect_lets_the_next_go() -> None:
     run.reply(call("nobody_knows"), call("pay", order_id="A", amount=1))
     run.check("c1.1")
     run.check("c1.0")
+    assert running(run) == []
+    run.check("c1.1")
     assert running(run) == ["c1.1"]
+
+
+def test_verdicts_of_the_same_millisecond_are_no_re_check_for_an_effect_that_waited() -> None:
+    run = Run()
+    run.reply(call("pay", order_id="A", amount=1), call("pay", order_id="B", amount=1))
+    run.check("c1.0")
+    run.check("c1.1")
+    run.report("c1.0")  # time stands still
+    assert running(run) == []
+    run.check("c1.1", verdicts=(e.RungVerdict("switch", "deny", "kill_switch_tool"),))
+    assert run.bound("c1.1") == ("error", "kill_switch_tool")
 
 
 def test_failing_sibling_discards_nobody() -> None:
