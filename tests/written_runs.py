@@ -24,7 +24,7 @@ from boundloop.runtime.pins import Pins, encode_pins
 from boundloop.runtime.prices import FREE
 from boundloop.runtime.start import NewRunSpec, start_run
 from boundloop.runtime.state import State
-from boundloop.runtime.tool import tool, tool_spec
+from boundloop.runtime.tool_spec import tool, tool_spec
 
 
 @tool(risk="read", quick=True)
