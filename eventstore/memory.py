@@ -312,7 +312,10 @@ class MemoryStore:
     # --- switches and outside commands -----------------------------------------------------------------------------
 
     async def switches(self) -> list[Switch]:
-        return [self._switches[place] for place in sorted(self._switches)]
+        return list(self.switches_known())
+
+    def switches_known(self) -> tuple[Switch, ...]:
+        return tuple(self._switches[place] for place in sorted(self._switches))
 
     async def set_switch(self, switch: Switch, *, on: bool) -> None:
         if on:

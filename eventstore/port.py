@@ -264,6 +264,11 @@ class EventStore(Protocol):
 
     async def switches(self) -> list[Switch]: ...
 
+    def switches_known(self) -> tuple[Switch, ...]:
+        """The switches that are on, without a call to the store. In the owner's process never behind what is
+        committed, whoever set it; elsewhere as of the last answer of ``switches`` or ``set_switch``."""
+        ...
+
     async def set_switch(self, switch: Switch, *, on: bool) -> None: ...
 
     async def submit(self, run_id: str, command_id: str, command: bytes) -> bytes:

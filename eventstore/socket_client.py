@@ -45,6 +45,7 @@ class SocketStore:
         self._waiting: dict[int, tuple[str, asyncio.Future[Any]]] = {}
         self._gone: StoreError | None = None
         self._now_ms = 0
+        self._switches: tuple[Switch, ...] = ()
         self._now_at_ns = time.monotonic_ns()
         self._listening = asyncio.create_task(self._listen())
 
@@ -211,10 +212,15 @@ class SocketStore:
 
     async def switches(self) -> list[Switch]:
         rows: list[Switch] = await self._ask("switches")
+        self._switches = tuple(rows)
         return rows
+
+    def switches_known(self) -> tuple[Switch, ...]:
+        return self._switches
 
     async def set_switch(self, switch: Switch, *, on: bool) -> None:
         await self._ask("set_switch", switch, on)
+        await self.switches()
 
     async def submit(self, run_id: str, command_id: str, command: bytes) -> bytes:
         answer: bytes = await self._ask("submit", run_id, command_id, command)

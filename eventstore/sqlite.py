@@ -78,9 +78,8 @@ class SqliteStore:
         store._thread.listen(store._loop, store._announce)
         try:
             await store._thread.start(lambda: sqlite_file.connect(path))
-            store._clock.raise_to(
-                await store._thread.submit(store._rows.highest_time_ms, writes=False, light=False)
-            )
+            floor_ms = await store._thread.submit(store._rows.begin, writes=False, light=False)
+            store._clock.raise_to(floor_ms)
         except BaseException:
             store._thread.stop(store._disconnect)
             raise
@@ -189,6 +188,9 @@ class SqliteStore:
 
     async def switches(self) -> list[Switch]:
         return await self._thread.submit(self._rows.switches, writes=False, light=True)
+
+    def switches_known(self) -> tuple[Switch, ...]:
+        return self._rows.switches_known
 
     async def set_switch(self, switch: Switch, *, on: bool) -> None:
         await self._thread.submit(lambda: self._rows.set_switch(switch, on), writes=True, light=True)

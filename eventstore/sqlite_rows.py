@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import sqlite3
 from collections.abc import Sequence
 from hashlib import sha256
 from typing import Any
@@ -37,8 +39,23 @@ class SqliteRows(SqliteAppends):
 
     # --- reading ---------------------------------------------------------------------------------------------------
 
-    def highest_time_ms(self) -> int:
-        """The highest time on record, which the store's clock must not fall below."""
+    switches_known: tuple[Switch, ...] = ()
+    """As committed: replaced as a whole, so any thread may read it."""
+
+    _switches_changed = False
+
+    def take_woken(self) -> Sequence[str]:
+        if self._switches_changed:
+            # Read again and not carried over: whatever became of the transaction, this is what holds now.
+            with contextlib.suppress(sqlite3.Error):  # a file that can't be read says so to whoever asks it
+                self.switches_known = tuple(self.switches())
+                self._switches_changed = False
+        return super().take_woken()
+
+    def begin(self) -> int:
+        """The first job on an open connection. The highest time on record, which the store's clock must not fall
+        below."""
+        self.switches_known = tuple(self.switches())
         found = self._one("SELECT max(updated_at_ms) FROM runs")[0]
         return 0 if found is None else int(found)
 
@@ -246,6 +263,7 @@ class SqliteRows(SqliteAppends):
         ]
 
     def set_switch(self, switch: Switch, on: bool) -> None:
+        self._switches_changed = True
         if on:
             self._connection().execute(
                 "INSERT OR REPLACE INTO switches (scope, target, by, reason, at_ms) VALUES (?, ?, ?, ?, ?)",

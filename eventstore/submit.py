@@ -122,7 +122,9 @@ async def _try_once(
         if acquired.seq != state.seq:
             return None  # it moved between the read and the acquire
         if acquired.head != head:
-            raise LogDamaged(run_id, state.seq, state.seq, "the log's last hash isn't the head in the run's row")
+            raise LogDamaged(
+                run_id, state.seq, state.seq, "the log's last hash isn't the head in the run's row"
+            )
         return await _append(store, state, command, acquired, host_id, publish)
     finally:
         # A no-op where the append released the run. Otherwise whatever was to be done is still to be done.

@@ -578,6 +578,14 @@ class StoreContract:
         await world.store.set_switch(one, on=False)
         assert await world.store.switches() == [two]
 
+    async def test_switches_are_known_without_a_call(self, world: World) -> None:
+        one = Switch(scope="global", target="", by="os:me@here", reason="drill", at_ms=1)
+        assert world.store.switches_known() == ()
+        await world.store.set_switch(one, on=True)
+        assert world.store.switches_known() == (one,)
+        await world.store.set_switch(one, on=False)
+        assert world.store.switches_known() == ()
+
     async def test_an_outside_command_reaches_the_handler(self, world: World) -> None:
         assert await world.store.submit("r1", "k1", b"cancel") == b"answer to cancel"
         assert world.submitted == [("r1", "k1", b"cancel")]

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from boundloop.eventstore.location import connect_store, open_store
+from boundloop.eventstore.port import Switch
 from boundloop.eventstore.socket_client import SocketStore
 from boundloop.runtime.errors import StoreError
 
@@ -56,3 +57,17 @@ async def test_without_a_handler_commands_are_refused_through_the_socket(tmp_pat
         assert caught.value.code == "no_submit_handler"
     await peer.close()
     await owner.close()
+
+
+@pytest.mark.asyncio
+async def test_an_owner_knows_a_switch_that_another_process_set(tmp_path: object) -> None:
+    switch = Switch(scope="tool", target="refund", by="os:me@here", reason="drill", at_ms=1)
+    owner = await open_store(url_in(str(tmp_path)))
+    peer = await connect_store(url_in(str(tmp_path)))
+    await peer.set_switch(switch, on=True)
+    assert owner.switches_known() == (switch,)
+    await peer.close()
+    await owner.close()
+    again = await open_store(url_in(str(tmp_path)))
+    assert again.switches_known() == (switch,)
+    await again.close()
