@@ -49,7 +49,7 @@ from ..runtime.ledger import LedgerRow
 from ..runtime.orders import Execute, Order, Query, RequestModel, RunChecks, pending_orders, wake_at_ms
 from ..runtime.state import CallState, State
 from . import checks
-from .execution import Report
+from .execution import Report, not_dispatched
 from .executors import Executors
 from .in_flight import InFlight
 from .journal import Journal
@@ -350,6 +350,8 @@ class RunDriver:
         nothing.
         """
         self._set_aside()
+        # Verdicts from before the outage say nothing about after it: their calls are checked again.
+        self._inbox = deque(posted for posted in self._inbox if not isinstance(posted[0], ChecksDone))
         if isinstance(error, DamagedFile):
             raise error  # waiting mends nothing
         for attempt in range(STORE_RETRIES_MAX):
@@ -415,9 +417,11 @@ class RunDriver:
 
     def _dispatch(self, now: int) -> None:
         """Start exactly the orders that are not in flight; cancel those that vanished or must stop."""
-        if self.parked or self._stopping:
+        if self.parked or self._stopping or self._inbox:
+            # What landed while the store was at work is decided first: its order may look as if it had never been out.
             return
         state = self.state
+        ending = bool(state.cancel_reason or state.close_requested or now >= state.deadline_at_ms)
         # The end of the step asked already, if nothing was out; no event has come since.
         orders = self._orders if self._orders_seq == state.seq else pending_orders(state, now)
         self._orders_seq = -1
@@ -430,16 +434,19 @@ class RunDriver:
                 case RequestModel():
                     adapter = self.around.adapter_for(state)
                     self._out.request_model(order, adapter, state, now, self._progress)
+                case Execute() if ending:
+                    # Its intent and the end came in one step: it was never out, and stays so.
+                    self._land(order, not_dispatched(order.call, order.attempt, "cancelled"))
                 case Execute():
                     spec = self.around.gate.toolbox[state.calls[order.call].tool]
-                    self._out.execute(order, spec, self.around.executors, state, now, self._reported)
+                    self._out.execute(order, spec, self.around.executors, state, self._now(), self._reported)
                 case Query():
                     self._out.work(order, self._query(order))
                 case RunChecks():
                     call = state.calls[order.call]
                     if self._unseen(call):
                         self._out.work(order, self._run_checks(order, call))
-        if state.cancel_reason or now >= state.deadline_at_ms:
+        if ending:
             self._out.cancel_executions()
 
     def _land(self, order: Order, command: Command) -> None:

@@ -22,7 +22,9 @@ from .eager import Finished, first_step
 from .execution import Report
 
 THREADS_MAX: Final = 32
-EPOCHS_KEPT_MAX: Final = 10_000
+EPOCHS_KEPT_MAX: Final = 100_000
+"""Runs whose highest epoch is remembered; more than a host carries at once, the least recently dispatched go first."""
+
 GRACE_MS: Final = 10_000
 """How long a cancelled sync tool may take to notice before its outcome is reported without it."""
 
@@ -33,10 +35,12 @@ class Dispatch:
     """One attempt on its way: what to run, for whom, and for how long it is valid (remaining, by the monotonic clock).
 
     ``deliver`` is called on the loop, once with the report that counts and possibly again with a late success.
+    ``started_s`` is the loop time from which ``valid_ms`` counts; ``begun`` says that the tool's code may have run.
     """
 
     __slots__ = (
         "arguments",
+        "begun",
         "call",
         "context",
         "deliver",
@@ -44,6 +48,7 @@ class Dispatch:
         "keywords",
         "run_id",
         "spec",
+        "started_s",
         "valid_ms",
         "view_bytes_max",
     )
@@ -69,6 +74,12 @@ class Dispatch:
         self.valid_ms = valid_ms
         self.view_bytes_max = view_bytes_max
         self.deliver = deliver
+        self.started_s = 0.0
+        self.begun = False
+
+    def refuse(self, code: str) -> None:
+        """Report that the tool's code never ran."""
+        self.deliver(Report(execution.not_dispatched(self.call, self.context.attempt, code)))
 
 
 class Executors:
@@ -86,26 +97,27 @@ class Executors:
 
     def start(self, dispatch: Dispatch) -> Callable[[], None] | None:
         """Run an attempt. Returns what cancels it, or None if it is over already (``deliver`` was called)."""
+        dispatch.started_s = _now_s()
         if not self._admit_epoch(dispatch):
-            dispatch.deliver(
-                Report(execution.not_dispatched(dispatch.call, dispatch.context.attempt, "old_epoch"))
-            )
+            dispatch.refuse("old_epoch")
+            return None
+        if dispatch.valid_ms <= 0:
+            # Whoever waits for this attempt may have given it up by now, and tried again.
+            dispatch.refuse("expired")
             return None
         spec = dispatch.spec
         try:
             dispatch.keywords = _keywords(dispatch)
         except BaseException:
             # Valid by its schema, but no value of the declared type: nothing ran.
-            dispatch.deliver(
-                Report(execution.not_dispatched(dispatch.call, dispatch.context.attempt, "arguments_unbound"))
-            )
+            dispatch.refuse("arguments_unbound")
             return None
         if spec.definition.inline and spec.is_async and spec.definition.group not in self._groups:
             rest = self._run_inline(dispatch)
             if rest is None:
                 return None
-            return self._track(rest)
-        return self._track(self._run(dispatch))
+            return self._track(dispatch, rest)
+        return self._track(dispatch, self._run(dispatch))
 
     async def close(self) -> None:
         """Cancel what runs and wait for the async part of it; threads are left to end by themselves."""
@@ -114,14 +126,21 @@ class Executors:
         if self._tasks:
             await asyncio.wait(list(self._tasks), timeout=GRACE_MS / 1_000)
 
-    def _track(self, work: Coroutine[Any, Any, None]) -> Callable[[], None]:
+    def _track(self, dispatch: Dispatch, work: Coroutine[Any, Any, None]) -> Callable[[], None]:
         task = self._loop.create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+
+        def over(done: asyncio.Task[None]) -> None:
+            self._tasks.discard(done)
+            if not dispatch.begun and done.cancelled():
+                # Cancelled before its first step: nobody but us knows that nothing ran.
+                work.close()
+                dispatch.refuse("cancelled")
 
         def cancel() -> None:
             task.cancel()
 
+        task.add_done_callback(over)
         return cancel
 
     def _admit_epoch(self, dispatch: Dispatch) -> bool:
@@ -129,9 +148,10 @@ class Executors:
         highest = self._epochs.get(dispatch.run_id, 0)
         if dispatch.epoch < highest:
             return False
-        if dispatch.epoch > highest:
-            self._epochs[dispatch.run_id] = dispatch.epoch
+        self._epochs[dispatch.run_id] = dispatch.epoch
+        if highest:
             self._epochs.move_to_end(dispatch.run_id)
+        else:
             if len(self._epochs) > EPOCHS_KEPT_MAX:
                 self._epochs.popitem(last=False)
         return True
@@ -140,7 +160,8 @@ class Executors:
 
     def _run_inline(self, dispatch: Dispatch) -> Coroutine[Any, Any, None] | None:
         """A trusted non-blocking tool: its first step runs here. None if that was all; else what goes on as a task."""
-        started = _now_s()
+        started = dispatch.started_s
+        dispatch.begun = True
         try:
             step = first_step(_call(dispatch))
         except BaseException as error:
@@ -154,7 +175,7 @@ class Executors:
     # --- tasks and threads ---------------------------------------------------------------------------------------
 
     async def _run(self, dispatch: Dispatch) -> None:
-        started = _now_s()
+        started = dispatch.started_s
         group = self._groups.get(dispatch.spec.definition.group or "")
         places = [place for place in (group, None if dispatch.spec.is_async else self._threads) if place]
         held: list[asyncio.Semaphore] = []
@@ -163,12 +184,15 @@ class Executors:
                 async with asyncio.timeout(_left(dispatch, started)):
                     await place.acquire()
                 held.append(place)
+            if _left(dispatch, started) <= 0:
+                raise TimeoutError
         except (TimeoutError, asyncio.CancelledError) as error:
+            dispatch.begun = True  # it is reported here
             for place in held:
                 place.release()
-            code = "expired" if isinstance(error, TimeoutError) else "cancelled"
-            dispatch.deliver(Report(execution.not_dispatched(dispatch.call, dispatch.context.attempt, code)))
+            dispatch.refuse("expired" if isinstance(error, TimeoutError) else "cancelled")
             return
+        dispatch.begun = True
         if dispatch.spec.is_async:
             try:
                 await self._watch(dispatch, _call(dispatch), started)

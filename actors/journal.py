@@ -18,6 +18,7 @@ class Journal:
 
     __slots__ = (
         "_appends",
+        "_carried",
         "blobs",
         "causation",
         "claim",
@@ -49,6 +50,7 @@ class Journal:
         self.settlements: list[Settlement] = []
         self.causation = ""
         self._appends = 0
+        self._carried = 0
 
     def add(self, decision: Decision) -> None:
         """Take a decision in. The caller has seen to it that there is no second claim."""
@@ -64,6 +66,7 @@ class Journal:
         # Together with run, seq and epoch it names one try; a try after an error may carry other events.
         self._appends += 1
         append_id = self._appends.to_bytes(4, "big").lstrip(b"\0")
+        self._carried = len(self.blobs)
         body, spilled = spill(encode_events(events))
         digest = append_hash(
             self.head,
@@ -102,7 +105,8 @@ class Journal:
         self.seq = request.expected_seq + request.event_count
         self.head = request.hash
         self.create = None
-        self.blobs.clear()
+        # More may have come while the store was at work; they go with the next one.
+        del self.blobs[: self._carried]
         self.drop()
 
     def drop(self) -> None:
