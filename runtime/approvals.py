@@ -124,17 +124,22 @@ def expire(state: State, call: CallState, now_ms: int) -> Decision:
 
 
 def stale(call: CallState, approval: ApprovalState, command: ChecksDone) -> str:
-    """What changed since the preview was made; empty if nothing did."""
+    """What changed since the preview was made; empty if nothing did.
+
+    What an effect of unknown outcome may itself have moved (the resource, and so what a preview shows of it) comes
+    last: who makes an exception for it doesn't let anything else pass.
+    """
     if approval.args_sha256 != call.args_sha256:
         return "arguments"
-    if approval.preview_sha256 != sha256(approval.preview).digest():
-        return "preview"
     if command.definition_sha256 != approval.definition_sha256:
         return "definition"
     if command.policy_revision != approval.policy_revision:
         return "policy"
     if command.resource_version != approval.resource_version:
         return "resource_version"
+    now = command.preview if command.preview is not None else NO_PREVIEW
+    if any(sha256(shown).digest() != approval.preview_sha256 for shown in (approval.preview, now)):
+        return "preview"
     return ""
 
 

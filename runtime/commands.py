@@ -58,7 +58,8 @@ class ChecksDone(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Verdicts of one pass over the rungs that need application code, with the key's row as looked up.
 
     ``recheck``: the pass right before a dispatch. ``definition_sha256`` is that of the tool in this process now.
-    ``preview`` is canonical JSON when a person has to be asked; ``ask`` says that one has to be.
+    ``preview`` is canonical JSON when a person has to be asked or was asked; ``ask`` says that one has to be. A preview
+    made again must be equal to the one that was approved, so it is a function of the arguments and the resource alone.
     """
 
     call: str

@@ -63,8 +63,9 @@ def _approval_over(call: CallState, command: ChecksDone, now_ms: int) -> str:
     if now_ms >= approval.expires_at_ms:
         return "approval_expired"
     what = stale(call, approval, command)
-    # An effect that may have happened may itself have moved the resource on.
-    return "approval_stale" if what and (call.phase, what) != ("reconciling", "resource_version") else ""
+    # An effect that may have happened may itself have moved the resource on, and with it what a preview shows.
+    moved = call.phase == "reconciling" and what in ("resource_version", "preview")
+    return "approval_stale" if what and not moved else ""
 
 
 def _approval_stands(state: State, call: CallState, command: ChecksDone, now_ms: int) -> Decision | None:

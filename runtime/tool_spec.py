@@ -152,7 +152,9 @@ def tool(
     outcome is unknown: "natural" (repeating is harmless), "keyed" (it takes `ctx.key`), "queryable" (see `query`).
     `timeout_ms`: of one attempt, 30,000 unless given, 50 for `quick` reads. `inline`: run in the host's own process
     (async, never blocking). `params` and `returns` replace the schemas that the annotations give. `handler_revision`:
-    of the code; the `__version__` of its package unless given.
+    of the code; the `__version__` of its package unless given. `preview(arguments)` gives what a person is shown. It is
+    made again right before the effect, and an approval of another preview is stale: it must depend on the arguments and
+    the resource alone, never on the time, chance or the order of a set. `version_of(arguments)`: the resource's version.
 
     A parameter named `ctx` is filled by the runtime. The description is the docstring unless given. A function is
     declared once; a second tool over it is declared on a `functools.partial` of it.

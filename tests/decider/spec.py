@@ -252,6 +252,9 @@ class Run:
             "policy_revision": POLICY,
         }
         key = subject.key
+        if order.recheck and subject.approval is not None:
+            # A preview is made again for everything that a person was asked about.
+            values["preview"] = subject.approval.preview
         if not order.recheck:
             admitted = admit(state, subject)
             if isinstance(admitted, Refused):

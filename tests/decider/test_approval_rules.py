@@ -56,6 +56,7 @@ def test_approve_checks_again_then_starts_once() -> None:
         ("definition", {"definition_sha256": b"other"}),
         ("policy", {"policy_revision": "next"}),
         ("resource_version", {"resource_version": "v2"}),
+        ("preview", {"preview": b'{"amount":1000000}'}),
     ],
 )
 def test_stale_asks_anew(what: str, fields: dict[str, Any]) -> None:
@@ -73,6 +74,36 @@ def test_stale_asks_anew(what: str, fields: dict[str, Any]) -> None:
     run.approve("c1.0")
     run.check("c1.0", **{"resource_version": "v1", **fields})
     assert run.started("c1.0") == 1
+
+
+def test_what_is_done_is_what_was_shown_and_approved() -> None:
+    """The preview that the commit's own pass makes is held against the one that the person saw."""
+    run = asked()
+    run.approve("c1.0")
+    run.check("c1.0", resource_version="v1", preview=None)
+    assert lapses(run) == [("stale", "preview")]
+    assert run.started("c1.0") == 0
+
+
+def test_a_retry_after_a_proven_failure_needs_the_preview_that_was_approved() -> None:
+    run = asked()
+    run.approve("c1.0")
+    run.check("c1.0", resource_version="v1")
+    run.report("c1.0", "failed", code="busy", retryable=True, no_effect=True)
+    run.tick_to_wake()
+    run.check("c1.0", resource_version="v1", preview=b'{"amount":1000000}')
+    assert run.started("c1.0") == 1
+    assert run.bound("c1.0") == ("error", "busy")
+
+
+def test_an_unknown_effect_is_sent_again_although_it_may_itself_have_changed_the_preview() -> None:
+    run = asked()
+    run.approve("c1.0")
+    run.check("c1.0", resource_version="v1")
+    run.report("c1.0", "unknown", code="timeout", retryable=True)
+    run.tick_to_wake()
+    run.check("c1.0", resource_version="v1", preview=b'{"left_to_refund":0}')
+    assert run.started("c1.0") == 2
 
 
 def test_altered_arguments_or_preview_are_stale() -> None:
