@@ -15,7 +15,7 @@ from .limits import HOST_DEATHS_MAX
 from .order import may_start
 from .results import bind_error, bind_executed
 from .state import CallState, State
-from .stops import closing, lost_if_overdue, stop
+from .stops import closing, ending, lost_if_overdue, stop
 from .turns import judge, next_request, retry_due
 
 
@@ -40,7 +40,8 @@ def advance(state: State, now_ms: int) -> Decision:
         case "model_retry":
             return retry_due(state, now_ms)
         case "open_calls":
-            return _open_calls(state, now_ms)
+            why = ending(state)
+            return closing(state, now_ms, why) if why else _open_calls(state, now_ms)
         case _:
             return NOTHING
 

@@ -33,6 +33,7 @@ SHOWN: Final[tuple[tuple[str, str], ...]] = (
     ("results_ready", "suspended"),
     ("results_ready", "terminated"),
     ("suspended", "created"),
+    ("suspended", "executing"),
     ("suspended", "results_ready"),
     ("suspended", "terminated"),
     ("suspended", "validating"),

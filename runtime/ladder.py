@@ -23,6 +23,7 @@ from .fold import repeat_key
 from .recheck import recheck_done
 from .refusal import REFUSAL_TEXT, first_refusal
 from .state import CallState, State
+from .stops import ending
 from .strict_json import parse_object
 
 NOT_AVAILABLE = "this tool is not available here"
@@ -66,7 +67,7 @@ def admit(state: State, call: CallState) -> tuple[Admitted, dict[str, JSON]] | R
 def checks_done(state: State, command: ChecksDone, now_ms: int) -> Decision:
     """Verdicts arrived. The first pass admits, refuses, replays, waits or asks; the re-check starts or refuses."""
     call = state.calls.get(command.call)
-    if call is None or state.phase != "open_calls" or state.cancel_reason:
+    if call is None or state.phase != "open_calls" or state.cancel_reason or ending(state):
         return NOTHING
     if command.recheck:
         return recheck_done(state, call, command, now_ms)

@@ -15,7 +15,7 @@ from .effects import may_resend, queries_left, resend_at, resend_due
 from .limits import MARGIN_MS
 from .order import may_start
 from .state import CallState, State
-from .stops import may_query
+from .stops import ending, may_query
 
 
 class RequestModel(msgspec.Struct, frozen=True, gc=False):
@@ -66,7 +66,7 @@ def pending_orders(state: State, now_ms: int) -> list[Order]:
             if call.phase == "reconciling" and (order := _reconciling_order(state, call, now_ms, True))
         ]
     if phase == "open_calls":
-        closing = bool(state.cancel_reason)
+        closing = bool(state.cancel_reason or ending(state))
         late = now_ms >= state.deadline_at_ms
         for call in state.calls.values():
             order = _order(state, call, now_ms, closing or late)
@@ -104,7 +104,8 @@ def _order(state: State, call: CallState, now_ms: int, closing: bool) -> Order |
 
 def _reconciling_order(state: State, call: CallState, now_ms: int, closing: bool) -> Order | None:
     if queries_left(state, call):
-        asks = not closing or (bool(state.cancel_reason) and may_query(state, call, state.cancel_reason))
+        why = state.cancel_reason or ending(state)
+        asks = not closing or (bool(why) and may_query(state, call, why))
         if asks and now_ms >= call.next_query_at_ms:
             return Query(call.call, call.queries + 1)
         return None

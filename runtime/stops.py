@@ -74,8 +74,21 @@ def stop(state: State, reason: str, detail: str = "") -> Decision:
     return Decision((e.RunTerminated(outcome, reason, left, detail),))
 
 
+def ending(state: State) -> str:
+    """The final reason that the open turn has earned (a terminal denial, a reject that stops, a kill switch); empty if
+    the run may go on after its turn.
+
+    From then on nothing starts: what was never dispatched is refused, what is out is waited for and bound. A reason that
+    someone can lift (``no_progress``, a limit, a changed definition) refuses its own call alone, and the admitted calls
+    beside it run: one failing sibling never discards the others.
+    """
+    reason = state.stop_after_turn
+    return reason if reason and not REASONS[reason][1] else ""
+
+
 def closing(state: State, now_ms: int, why: str) -> Decision:
-    """The next step towards a run with nothing open: ``why`` is a cancel reason, ``deadline`` or ``closed``.
+    """The next step towards a run with nothing open: ``why`` is a cancel reason, an ``ending`` one, ``deadline`` or
+    ``closed``.
 
     One event group a call. What was never dispatched is refused; what is out is waited for until its validity and the
     margin are over; an effect that nobody knows of is queried as far as that is allowed, then bound as unknown.
@@ -88,8 +101,9 @@ def closing(state: State, now_ms: int, why: str) -> Decision:
             return decision
     if any(call.open for call in state.calls.values()):
         return NOTHING
-    if why == "deadline":
-        return stop(state, "deadline")
+    if why in ("deadline", ending(state)):
+        # What ends the run isn't lost because the deadline passed before the last call was bound.
+        return stop(state, ending(state) or why, state.stop_detail if ending(state) else "")
     if why == "closed":
         return Decision((e.RunTerminated(state.outcome, state.reason, unfinished(state), state.detail),))
     return Decision((e.RunTerminated("cancelled", why, unfinished(state), state.cancel_by),))
@@ -113,10 +127,12 @@ _CLOSED: Final = {
     "deadline": ("deadline", "the run's deadline passed"),
     "closed": ("cancelled", "the run was closed"),
 }
+_CANCELLED: Final = ("cancelled", "the run was cancelled")
+_RUN_STOPPING: Final = ("run_stopping", "another action of this turn ended the run; this one was not run")
 
 
 def _close_call(state: State, call: CallState, now_ms: int, why: str) -> Decision:
-    code, text = _CLOSED.get(why, ("cancelled", "the run was cancelled"))
+    code, text = _RUN_STOPPING if why == ending(state) else _CLOSED.get(why, _CANCELLED)
     phase = call.phase
     if phase in ("proposed", "checking", "waiting_approval", "waiting_key"):
         return _refuse_open(state, call, code, text)
@@ -132,7 +148,7 @@ def _close_call(state: State, call: CallState, now_ms: int, why: str) -> Decisio
 
 
 def may_query(state: State, call: CallState, why: str) -> bool:
-    """Whether a cancelled run still asks the far side about this effect. Past the deadline nothing is asked."""
+    """Whether a run that ends still asks the far side about this effect. Past the deadline nothing is asked."""
     return why not in ("deadline", "closed") and queries_left(state, call)
 
 

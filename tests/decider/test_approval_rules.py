@@ -226,14 +226,18 @@ def test_reject_goes_back_to_the_model() -> None:
     assert [row.status for row in run.ledger.rows.values()] == ["rejected"]
 
 
-def test_reject_that_stops_ends_the_run_after_its_turn() -> None:
+def test_reject_that_stops_waits_for_what_is_out_and_starts_nothing_else() -> None:
     run = Run()
-    run.reply(REFUND, call("get_order", order_id="A"))
-    run.ask("c1.0")
-    run.check("c1.1")
-    run.reject("c1.0", on_reject="stop")
+    run.reply(call("get_order", order_id="A"), REFUND, call("pay", order_id="A", amount=1))
+    run.check("c1.0")
+    run.ask("c1.1")
+    run.check("c1.2")
+    run.reject("c1.1", on_reject="stop")
+    assert run.bound("c1.2") == ("error", "run_stopping")
     assert run.stop()[0] == "open_calls"
-    run.report("c1.1")
+    run.report("c1.0")
+    assert run.bound("c1.0") == ("ok", "")
+    assert run.started("c1.2") == 0
     assert run.stop() == ("terminated", "failed", "approval_denied")
 
 

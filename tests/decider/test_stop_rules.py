@@ -363,15 +363,110 @@ def test_changed_definition_with_on_stop_end_binds_every_call_first() -> None:
 
 
 def test_other_reasons_earned_in_the_turn_outlive_a_lifted_stop() -> None:
-    """A terminal denial beside an unknown effect: settling the effect doesn't wash the denial away."""
+    """A terminal denial before the third death of a host: lifting the crash loop doesn't wash the denial away."""
     run = Run()
-    run.reply(call("pay", order_id="A", amount=1), READ)
-    run.check("c1.1", verdicts=(e.RungVerdict("policy", "deny", "fraud"),), terminal=True)
+    run.reply(READ, call("pay", order_id="A", amount=1))
+    run.crash()
+    run.crash()
     run.check("c1.0")
-    run.report("c1.0", "unknown")
-    assert run.state.reason == "outcome_unknown"
-    run.outside(ResolveCall, call="c1.0", outcome="applied", by="boss")
+    deny_for_good(run, "c1.1")
+    run.crash()
+    assert run.stop() == ("suspended", "failed", "crash_loop")
+    run.outside(Resume)
     assert run.stop() == ("terminated", "failed", "policy_denied")
+    assert run.started("c1.0") == 1
+
+
+# --- a turn that ends the run --------------------------------------------------------------------------------------
+
+
+def deny_for_good(run: Run, name: str, rung: e.Rung = "policy") -> None:
+    run.check(name, verdicts=(e.RungVerdict(rung, "deny", "fraud"),), terminal=True)
+
+
+PAY = call("pay", order_id="A", amount=1)
+
+
+@pytest.mark.parametrize(
+    ("rung", "end"), [("policy", ("failed", "policy_denied")), ("switch", ("cancelled", "kill_switch"))]
+)
+def test_nothing_starts_after_a_denial_that_ends_the_run(rung: e.Rung, end: tuple[str, str]) -> None:
+    run = Run()
+    run.reply(READ, PAY, call("refund", order_id="A", amount=1), call("get_order", order_id="B"))
+    run.check("c1.2")
+    deny_for_good(run, "c1.0", rung)
+    assert run.stop() == ("terminated", *end)
+    assert run.state.detail == "fraud"
+    assert [run.bound(f"c1.{number}")[1] for number in (1, 2, 3)] == ["run_stopping"] * 3
+    assert "call_started" not in run.tags()
+    assert not run.ledger.rows
+    assert run.state.counters.denials == 1
+
+
+def test_verdicts_that_come_after_the_denial_start_nothing() -> None:
+    run = Run()
+    run.reply(READ, PAY)
+    verdicts = run.checks("c1.1")
+    run.decide(run.checks("c1.0", verdicts=(e.RungVerdict("policy", "deny", "fraud"),), terminal=True))
+    run.send(verdicts)
+    assert run.started("c1.1") == 0
+    assert run.stop() == ("terminated", "failed", "policy_denied")
+
+
+def test_a_retry_is_a_start_too() -> None:
+    run = Run()
+    run.reply(READ, PAY)
+    run.check("c1.0")
+    run.report("c1.0", "failed", code="busy", retryable=True)
+    deny_for_good(run, "c1.1")
+    assert run.bound("c1.0") == ("error", "busy")
+    assert run.stop() == ("terminated", "failed", "policy_denied")
+
+
+@pytest.mark.parametrize("tool", ["pay", "refund"])
+def test_an_unknown_effect_of_a_turn_that_ends_the_run_is_not_sent_again(tool: str) -> None:
+    run = Run()
+    run.reply(call(tool, order_id="A", amount=1), READ)
+    run.check("c1.0")
+    deny_for_good(run, "c1.1")
+    assert run.stop()[0] == "open_calls"
+    run.report("c1.0", "unknown", code="timeout", retryable=True)
+    assert run.stop() == ("terminated", "failed", "policy_denied")
+    assert run.bound("c1.0") == ("error", "unknown")
+    run.outside(ResolveCall, call="c1.0", outcome="applied", by="boss")
+    assert [row.status for row in run.ledger.rows.values()] == ["succeeded"]
+
+
+def test_a_queryable_effect_is_asked_about_before_a_denial_ends_the_run() -> None:
+    run = Run()
+    run.reply(call("ship", order_id="A"), READ)
+    run.check("c1.0")
+    deny_for_good(run, "c1.1")
+    run.report("c1.0", "unknown")
+    run.query("c1.0", "applied", {"shipped": "A"})
+    assert run.bound("c1.0") == ("ok", "")
+    assert run.stop() == ("terminated", "failed", "policy_denied")
+
+
+def test_the_deadline_does_not_make_a_final_end_liftable() -> None:
+    run = Run()
+    run.reply(call("ship", order_id="A"), READ)
+    run.check("c1.0")
+    deny_for_good(run, "c1.1")
+    run.report("c1.0", "unknown")
+    run.tick(run.state.deadline_at_ms - run.now)
+    assert run.stop() == ("terminated", "failed", "policy_denied")
+
+
+def test_a_reason_that_can_be_lifted_refuses_its_own_call_alone() -> None:
+    run = Run(pins(bounds=limits(tool_calls=1)))
+    run.reply(READ, call("get_order", order_id="B"))
+    run.check("c1.0")
+    run.check("c1.1")
+    assert run.bound("c1.1") == ("error", "max_tool_calls")
+    run.report("c1.0")
+    assert run.bound("c1.0") == ("ok", "")
+    assert run.stop() == ("suspended", "incomplete", "max_tool_calls")
 
 
 # --- goals ---------------------------------------------------------------------------------------------------------
