@@ -509,7 +509,7 @@ class RunDriver:
         """All rungs of the application over one call, the ledger's row with them."""
         state, gate, store = self.state, self.around.gate, self.around.store
         admitted, arguments = checks.pure_rungs(state, call, order.recheck)
-        if not isinstance(arguments, dict):
+        if not isinstance(arguments, bytes):
             return ChecksDone(call=call.call, recheck=order.recheck, refused=arguments)
         key = call.key if admitted is None else admitted.key
         row = None if key is None else await store.ledger_row(state.tenant, key)
@@ -520,7 +520,7 @@ class RunDriver:
     def _check_read(self, order: RunChecks, call: CallState) -> ChecksDone:
         """As ``_checked`` for a read: no key, no look-up, no wait."""
         admitted, arguments = checks.pure_rungs(self.state, call, order.recheck)
-        if not isinstance(arguments, dict):
+        if not isinstance(arguments, bytes):
             return ChecksDone(call=call.call, recheck=order.recheck, refused=arguments)
         return checks.run_inline(
             self.around.gate, self.state, call, admitted, arguments, None, recheck=order.recheck

@@ -7,11 +7,12 @@ dispatch that was never made. Everything else that isn't a value is reported as 
 from __future__ import annotations
 
 from hashlib import sha256
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from ..runtime.canonical import JSON, canonical_bytes
 from ..runtime.commands import Executed
 from ..runtime.errors import BoundloopError, ToolError
+from ..runtime.foreign_text import bounded_code, bounded_text
 from ..runtime.tool_spec import ToolSpec
 
 VIEW_CHARS_SHARE: Final = 0.75
@@ -78,14 +79,17 @@ def succeeded(
 def failed(spec: ToolSpec, call: str, attempt: int, error: BaseException, *, duration_ms: int) -> Executed:
     """A raised exception. Only a ``ToolError`` speaks to the model; any other text stays out of log and model."""
     if isinstance(error, ToolError):
+        # Its fields are the tool's own words: anything but True is no, and anything but a text is left out.
+        no_effect = error.no_effect is True
+        message = error.safe_message if isinstance(cast(object, error.safe_message), str) else ""
         return Executed(
             call=call,
             attempt=attempt,
-            outcome="failed" if error.no_effect or spec.definition.risk == "read" else "unknown",
-            code=error.code[:64],
-            safe_message=error.safe_message[:SAFE_MESSAGE_CHARS_MAX],
-            retryable=error.retryable,
-            no_effect=error.no_effect,
+            outcome="failed" if no_effect or spec.definition.risk == "read" else "unknown",
+            code=bounded_code(error.code, "tool_error"),
+            safe_message=bounded_text(message, SAFE_MESSAGE_CHARS_MAX),
+            retryable=error.retryable is True,
+            no_effect=no_effect,
             duration_ms=duration_ms,
         )
     return _unclear(spec, call, attempt, "tool_error", "the tool failed", duration_ms, retryable=False)

@@ -11,6 +11,7 @@ import msgspec
 from ..runtime.canonical import canonical_bytes
 from ..runtime.errors import BoundloopError
 from ..runtime.far_side import Absent, Applied
+from ..runtime.foreign_text import bounded_code
 from ..runtime.tool_spec import ToolSpec
 from .daemon_thread import on_daemon_thread
 
@@ -39,7 +40,7 @@ async def ask_far_side(spec: ToolSpec | None, key: bytes | None) -> FarSideAnswe
     except TimeoutError:
         return FarSideAnswer("unknown", reason="timeout")
     except BoundloopError as error:
-        return FarSideAnswer("unknown", reason=error.code[:64])
+        return FarSideAnswer("unknown", reason=bounded_code(error.code, "query_failed"))
     except BaseException:
         task = asyncio.current_task()
         if task is not None and task.cancelling():
