@@ -133,15 +133,15 @@ async def _try_once(
 
 def _without_change(state: State, command: OutsideCommand, now_ms: int) -> CommandAnswer | None:
     """The answer to a command that was accepted before or is refused; None if it would change something."""
-    seq = state.commands.get(command.command_id)
-    if seq is not None:
-        return CommandAnswer(accepted=True, seq=seq)
     decision = decide(state, command, now_ms)
     if decision.refusal is not None:
         refusal = decision.refusal
         return CommandAnswer(
             accepted=False, code=refusal.code, message=refusal.message, actor="caller", seq=state.seq
         )
+    seq = state.commands.get(command.command_id)
+    if seq is not None:
+        return CommandAnswer(accepted=True, seq=seq)
     if not decision.events:
         return CommandAnswer(
             accepted=False, code="nothing_to_do", message="this changes nothing", actor="caller"

@@ -7,6 +7,7 @@ idempotent, and are the only ones with a wire form. ``Advance`` asks for whateve
 
 from __future__ import annotations
 
+from hashlib import sha256
 from typing import Literal
 
 import msgspec
@@ -175,7 +176,7 @@ class ResolveCall(Outside, frozen=True, kw_only=True, tag="resolve_call"):
 OutsideCommand = Approve | Reject | Cancel | Resume | Close | RaiseLimits | ResolveCall
 Command = Advance | TakeOver | ModelReplied | ChecksDone | ClaimLost | Executed | Queried | OutsideCommand
 
-_encoder = msgspec.json.Encoder()
+_encoder = msgspec.json.Encoder(order="deterministic")
 _decoder: msgspec.json.Decoder[OutsideCommand] = msgspec.json.Decoder(OutsideCommand)
 
 
@@ -192,6 +193,11 @@ class CommandAnswer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 def encode_command(command: OutsideCommand) -> bytes:
     """Wire form."""
     return _encoder.encode(command)
+
+
+def command_sha256(command: OutsideCommand) -> bytes:
+    """What a command id stands for: the hash of the command's wire form, who submits it included."""
+    return sha256(_encoder.encode(command)).digest()
 
 
 def decode_command(data: bytes) -> OutsideCommand:

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
+
 from .advance import advance
 from .approvals import approve, reject
 from .canonical import canonical_bytes
@@ -24,17 +26,20 @@ from .commands import (
     Executed,
     ModelReplied,
     Outside,
+    OutsideCommand,
     Queried,
     RaiseLimits,
     Reject,
     ResolveCall,
     Resume,
     TakeOver,
+    command_sha256,
 )
 from .control import cancel, close, raise_limits, resume
 from .decision import NOTHING, Decision, refuse
 from .effects import claim_lost, executed, queried, resolve_call
 from .errors import BugError, CallerError
+from .events import Commanded
 from .ladder import checks_done
 from .state import State
 from .strict_json import parse_value
@@ -42,6 +47,8 @@ from .takeover import take_over
 from .turns import model_replied
 
 COMMAND_ID_CHARS_MAX = 128
+
+Rule = Callable[[State, Any, int], Decision]
 
 
 def decide(state: State, command: Command, now_ms: int) -> Decision:
@@ -52,11 +59,31 @@ def decide(state: State, command: Command, now_ms: int) -> Decision:
     if rule is None:
         raise BugError("command_unknown", type(command).__name__)
     if isinstance(command, Outside):
-        if command.command_id in state.commands:
-            return NOTHING
-        if not 0 < len(command.command_id) <= COMMAND_ID_CHARS_MAX:
-            return refuse("command_id", f"1 to {COMMAND_ID_CHARS_MAX} characters")
+        return _outside(state, command, rule, now_ms)
     return rule(state, command, now_ms)
+
+
+def _outside(state: State, command: OutsideCommand, rule: Rule, now_ms: int) -> Decision:
+    """Once: an id that was accepted before is done if it stood for this command, and refused if for another."""
+    name = command.command_id
+    if not 0 < len(name) <= COMMAND_ID_CHARS_MAX:
+        return refuse("command_id", f"1 to {COMMAND_ID_CHARS_MAX} characters")
+    try:
+        digest = command_sha256(command)
+    except UnicodeEncodeError:
+        return refuse("command_encoding", "the command holds a lone surrogate")
+    if name in state.commands:
+        if state.command_digests[name] == digest:
+            return NOTHING
+        return refuse("command_id_reused", "that command id was used for another command")
+    decision = rule(state, command, now_ms)
+    events = tuple(
+        msgspec.structs.replace(event, command_sha256=digest)
+        if isinstance(event, Commanded) and event.command_id == name
+        else event
+        for event in decision.events
+    )
+    return msgspec.structs.replace(decision, events=events)
 
 
 def _resolve(state: State, command: ResolveCall, now_ms: int) -> Decision:
@@ -70,7 +97,7 @@ def _resolve(state: State, command: ResolveCall, now_ms: int) -> Decision:
     return resolve_call(state, command, now_ms, result)
 
 
-_RULES: dict[type[Any], Callable[[State, Any, int], Decision]] = {
+_RULES: dict[type[Any], Rule] = {
     TakeOver: take_over,
     ModelReplied: model_replied,
     ChecksDone: checks_done,

@@ -5,7 +5,8 @@ strictly. A new field goes to the end with a default and gets golden bytes; a ch
 (``call_proposed@2``) and an ADR. ``seq``, ``version`` and ``at`` of an event belong to the row that holds it.
 
 Hashes are raw 32-byte sha256. Times are store milliseconds. Money is integer micro-units. ``call`` is the runtime's
-own call id (``c<turn>.<index>``), never the provider's.
+own call id (``c<turn>.<index>``), never the provider's. ``command_id`` and ``command_sha256`` name the outside command that a
+fact answers (``commands.command_sha256``); both are empty where there was none.
 """
 
 from __future__ import annotations
@@ -80,6 +81,7 @@ class RunResumed(Event, frozen=True, tag="run_resumed"):
     host: str = ""
     by: str = ""
     command_id: str = ""
+    command_sha256: bytes = b""
 
 
 class MessageReceived(Event, frozen=True, tag="message_received"):
@@ -88,6 +90,7 @@ class MessageReceived(Event, frozen=True, tag="message_received"):
     source: Literal["user", "runtime"]
     text: str
     command_id: str = ""
+    command_sha256: bytes = b""
 
 
 class LimitsRaised(Event, frozen=True, tag="limits_raised"):
@@ -96,6 +99,7 @@ class LimitsRaised(Event, frozen=True, tag="limits_raised"):
     raised: dict[str, int]
     by: str
     command_id: str = ""
+    command_sha256: bytes = b""
 
 
 class CancelRequested(Event, frozen=True, tag="cancel_requested"):
@@ -104,6 +108,7 @@ class CancelRequested(Event, frozen=True, tag="cancel_requested"):
     reason: Literal["by_user", "by_parent", "kill_switch"]
     by: str
     command_id: str = ""
+    command_sha256: bytes = b""
 
 
 class CloseRequested(Event, frozen=True, tag="close_requested"):
@@ -111,6 +116,7 @@ class CloseRequested(Event, frozen=True, tag="close_requested"):
 
     by: str
     command_id: str = ""
+    command_sha256: bytes = b""
 
 
 class RunSuspended(Event, frozen=True, tag="run_suspended"):
@@ -252,6 +258,7 @@ class ApprovalDecided(Event, frozen=True, tag="approval_decided"):
     approver: str
     reason: str = ""
     command_id: str = ""
+    command_sha256: bytes = b""
 
 
 class ApprovalLapsed(Event, frozen=True, tag="approval_lapsed"):
@@ -318,6 +325,7 @@ class CallReconciled(Event, frozen=True, tag="call_reconciled"):
     next_query_at_ms: int = 0
     command_id: str = ""
     code: str = ""
+    command_sha256: bytes = b""
 
 
 class ReplayedFrom(msgspec.Struct, frozen=True, array_like=True):
@@ -366,6 +374,17 @@ AnyEvent = (
     | CallReconciled
     | ResultBound
 )
+
+Commanded = (
+    RunResumed
+    | MessageReceived
+    | LimitsRaised
+    | CancelRequested
+    | CloseRequested
+    | ApprovalDecided
+    | CallReconciled
+)
+"""Facts that may answer an outside command."""
 
 
 def tag_of(event: Event) -> str:

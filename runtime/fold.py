@@ -137,7 +137,7 @@ def _run_resumed(state: State, event: e.RunResumed, at_ms: int) -> None:
         state.model_retry_at_ms = 0
         # Attempts of a turn are counted on, so that a late answer to an old one is never taken for a new one's.
         state.model_attempts_before = state.model_attempt
-    _remember(state, event.command_id)
+    _remember(state, event)
 
 
 def _message_received(state: State, event: e.MessageReceived, at_ms: int) -> None:
@@ -147,7 +147,7 @@ def _message_received(state: State, event: e.MessageReceived, at_ms: int) -> Non
         _append_item(state, NoteItem(event.text))
     else:
         _append_item(state, UserItem(event.text))
-    _remember(state, event.command_id)
+    _remember(state, event)
 
 
 def _limits_raised(state: State, event: e.LimitsRaised, at_ms: int) -> None:
@@ -161,7 +161,7 @@ def _limits_raised(state: State, event: e.LimitsRaised, at_ms: int) -> None:
     for name in METERED:
         if name in event.raised:
             getattr(state.meters, name).raise_to(event.raised[name])
-    _remember(state, event.command_id)
+    _remember(state, event)
 
 
 def _cancel_requested(state: State, event: e.CancelRequested, at_ms: int) -> None:
@@ -169,13 +169,13 @@ def _cancel_requested(state: State, event: e.CancelRequested, at_ms: int) -> Non
     if not state.cancel_reason:
         state.cancel_reason = event.reason
         state.cancel_by = event.by
-    _remember(state, event.command_id)
+    _remember(state, event)
 
 
 def _close_requested(state: State, event: e.CloseRequested, at_ms: int) -> None:
     state.phase = next_run_phase(state.phase, "close_requested")
     state.close_requested = True
-    _remember(state, event.command_id)
+    _remember(state, event)
 
 
 def _run_suspended(state: State, event: e.RunSuspended, at_ms: int) -> None:
@@ -384,7 +384,7 @@ def _approval_decided(state: State, event: e.ApprovalDecided, at_ms: int) -> Non
     approval.decision = event.decision
     approval.approver = event.approver
     approval.reason = event.reason
-    _remember(state, event.command_id)
+    _remember(state, event)
 
 
 def _approval_lapsed(state: State, event: e.ApprovalLapsed, at_ms: int) -> None:
@@ -453,7 +453,7 @@ def _call_reconciled(state: State, event: e.CallReconciled, at_ms: int) -> None:
         next_call_phase(call.phase, "call_reconciled")
         if event.outcome != "unknown":
             state.unknown_calls.pop(event.call, None)
-        _remember(state, event.command_id)
+        _remember(state, event)
         return
     wanted = {"applied": "executed", "unknown": "reconciling", "absent": "checking"}[event.outcome]
     call.phase = next_call_phase(call.phase, "call_reconciled", wanted)  # type: ignore[arg-type]  # the three are phases
@@ -470,7 +470,7 @@ def _call_reconciled(state: State, event: e.CallReconciled, at_ms: int) -> None:
         call.outcome = ""
         call.holds_key = False
         call.retry_at_ms = 0
-    _remember(state, event.command_id)
+    _remember(state, event)
 
 
 def _reconcile_after_end(state: State, event: e.CallReconciled) -> None:
@@ -480,7 +480,7 @@ def _reconcile_after_end(state: State, event: e.CallReconciled) -> None:
     next_call_phase("bound", "call_reconciled")
     if event.outcome != "unknown":
         del state.unknown_calls[event.call]
-    _remember(state, event.command_id)
+    _remember(state, event)
 
 
 def _result_bound(state: State, event: e.ResultBound, at_ms: int) -> None:
@@ -596,9 +596,10 @@ def _append_item(state: State, item: Item) -> None:
     state.counters.history_bytes += len(encoded)
 
 
-def _remember(state: State, command_id: str) -> None:
-    if command_id:
-        state.commands[command_id] = state.seq + 1
+def _remember(state: State, event: e.Commanded) -> None:
+    if event.command_id:
+        state.commands[event.command_id] = state.seq + 1
+        state.command_digests[event.command_id] = event.command_sha256
 
 
 _APPLY: dict[type[e.Event], Callable[[State, Any, int], None]] = {

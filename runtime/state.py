@@ -222,6 +222,9 @@ class State(msgspec.Struct):
     succeeded_tools: dict[str, int] = {}
     unknown_calls: dict[str, CallState] = {}
     commands: dict[str, int] = {}
+    """Accepted outside commands: command id -> seq of its event."""
+    command_digests: dict[str, bytes] = {}
+    """Command id -> ``commands.command_sha256``: what was accepted under that id."""
 
     @property
     def live(self) -> bool:

@@ -98,7 +98,8 @@ class ToolSpec:
         canonical bytes, the schema by `check_result`.
         """
         if type(value) is dict and all(
-            type(name) is str and type(item) in _ATOMS for name, item in cast("dict[object, object]", value).items()
+            type(name) is str and type(item) in _ATOMS
+            for name, item in cast("dict[object, object]", value).items()
         ):
             return cast(JSON, value)
         try:

@@ -108,6 +108,17 @@ async def test_a_run_that_does_not_exist_is_not_found() -> None:
         await put(MemoryStore(), "nobody", Cancel(command_id="a", by="x"))
 
 
+async def test_the_id_of_a_reject_approves_nothing() -> None:
+    store = MemoryStore()
+    run = await asking(store, "r1")
+    approval = approval_of(run)
+    assert (await put(store, "r1", Reject(command_id="k1", by="x", approval_id=approval))).accepted
+    row = await row_of(store, "r1")
+    answer = await put(store, "r1", Approve(command_id="k1", by="x", approval_id=approval))
+    assert (answer.accepted, answer.code) == (False, "command_id_reused")
+    assert await row_of(store, "r1") == row
+
+
 async def test_a_damaged_run_takes_no_command() -> None:
     store = MemoryStore()
     await asking(store, "r1")

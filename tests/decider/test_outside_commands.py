@@ -53,10 +53,66 @@ def test_same_id_is_the_same_command() -> None:
     raised = RaiseLimits(command_id="once", by="u", raised={"turns": 99})
     run.send(raised)
     given(run).when(raised, run.now).then_nothing()
-    given(run).when(Cancel(command_id="once", by="u"), run.now).then_nothing()
     assert run.log[run.state.commands["once"] - 1][0] == next(
         event for event, _ in run.log if type(event).__name__ == "LimitsRaised"
     )
+
+
+def accepted(command: type[OutsideCommand]) -> tuple[Run, OutsideCommand]:
+    """A run that took this command under the id ``once``."""
+    run = Run()
+    made: OutsideCommand
+    if command is Approve or command is Reject:
+        run.reply(call("refund", order_id="A", amount=1))
+        run.ask("c1.0")
+        made = command(command_id="once", by="u", approval_id=run.approval("c1.0"))
+    elif command is ResolveCall:
+        run.reply(call("pay", order_id="A", amount=1))
+        run.check("c1.0")
+        run.report("c1.0", "unknown")
+        made = ResolveCall(command_id="once", by="u", call="c1.0", outcome="applied", result="{}")
+    elif command is RaiseLimits:
+        made = RaiseLimits(command_id="once", by="u", raised={"turns": 99, "tool_calls": 999})
+    else:
+        if command is not Cancel:
+            run.reply(finish="truncated")
+        made = command(command_id="once", by="u")  # type: ignore[call-arg]  # the others need nothing more
+    run.send(made)
+    assert "once" in run.state.commands
+    return run, made
+
+
+@pytest.mark.parametrize("kind", [type(command) for command in EVERY], ids=lambda kind: kind.__name__)
+def test_an_id_stands_for_one_command(kind: type[OutsideCommand]) -> None:
+    """The log alone knows what was accepted under an id; nothing else is ever answered as done."""
+    run, command = accepted(kind)
+    given(run).when(decode_command(encode_command(command)), run.now).then_nothing()
+    others = [msgspec.structs.replace(other, command_id="once") for other in EVERY]
+    others.append(msgspec.structs.replace(command, by="somebody else"))
+    for other in others:
+        if other != command:
+            given(run).when(other, run.now).then_refused("command_id_reused")
+
+
+def test_a_reject_is_not_an_approval_under_its_id() -> None:
+    run, rejected = accepted(Reject)
+    assert isinstance(rejected, Reject)
+    yes = Approve(command_id="once", by="u", approval_id=rejected.approval_id)
+    given(run).when(yes, run.now).then_refused("command_id_reused")
+    stopping = msgspec.structs.replace(rejected, on_reject="stop")
+    given(run).when(stopping, run.now).then_refused("command_id_reused")
+
+
+def test_order_of_named_limits_is_no_difference() -> None:
+    run, command = accepted(RaiseLimits)
+    assert isinstance(command, RaiseLimits)
+    turned = dict(reversed(command.raised.items()))
+    given(run).when(msgspec.structs.replace(command, raised=turned), run.now).then_nothing()
+
+
+def test_text_that_has_no_bytes_is_refused() -> None:
+    run = Run()
+    given(run).when(Cancel(command_id="x", by="\udcff"), run.now).then_refused("command_encoding")
 
 
 def test_idempotency_survives_a_restart_and_the_end() -> None:

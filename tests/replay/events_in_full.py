@@ -18,11 +18,11 @@ EVENTS: tuple[e.AnyEvent, ...] = (
     e.RunStarted(
         "r1", "t", "alice", "op1", "agent", "héllo", A, "m:app", "r0", "c1.0", 2, "now", "trace", "end"
     ),
-    e.RunResumed(3, "host_died", "h1", "u", "cmd1"),
-    e.MessageReceived("runtime", "more", "cmd2"),
-    e.LimitsRaised({"turns": 60}, "u", "cmd3"),
-    e.CancelRequested("kill_switch", "u", "cmd4"),
-    e.CloseRequested("u", "cmd5"),
+    e.RunResumed(3, "host_died", "h1", "u", "cmd1", D),
+    e.MessageReceived("runtime", "more", "cmd2", D),
+    e.LimitsRaised({"turns": 60}, "u", "cmd3", D),
+    e.CancelRequested("kill_switch", "u", "cmd4", D),
+    e.CloseRequested("u", "cmd5", D),
     e.RunSuspended("incomplete", "outcome_unknown", ("c1.0 pay",), "c1.0"),
     e.RunTerminated("completed", "final", ("x",), "no evidence asked"),
     e.ModelRequested(1, 2, A, 3, 4_000, 100, 70),
@@ -49,12 +49,12 @@ EVENTS: tuple[e.AnyEvent, ...] = (
     e.CallRejected("c1.0", "policy", "too_much", "not permitted", "/amount", True, True, VERDICTS),
     e.CallsRejected(1, 64, "calls_per_turn", (("call_9", "refund"), ("", "x"))),
     e.ApprovalRequested("c1.0", "ap_1", 2, b'{"p":1}', A, B, C, "p1", "v1", 9_000),
-    e.ApprovalDecided("c1.0", "ap_1", "reject", "boss", "no", "cmd6"),
+    e.ApprovalDecided("c1.0", "ap_1", "reject", "boss", "no", "cmd6", D),
     e.ApprovalLapsed("c1.0", "ap_1", "stale", "definition"),
     e.CallWaiting("c1.0", A, "r2", "c1.0", "in_flight"),
     e.CallStarted("c1.0", 2, 9_000, A, VERDICTS),
     e.CallExecuted("c1.0", 2, "succeeded", b"{}", A, "output_invalid", "text", True, 1, 2, B, 3, C),
-    e.CallReconciled("c1.0", "applied", "boss", b"{}", A, "seen", 5, "cmd7", "output_invalid"),
+    e.CallReconciled("c1.0", "applied", "boss", b"{}", A, "seen", 5, "cmd7", "output_invalid", D),
     e.ResultBound("c1.0", "ok", "replayed", A, "text", b"{}", e.ReplayedFrom("r0", "c1.0", 4, True)),
 )
 
