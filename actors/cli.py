@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import importlib
-import os
 import sys
 from collections.abc import Sequence
 from typing import Any, Final
 
 import click
+
+from .cli_output import INTERRUPTED, OK, USAGE, Output, hung_up
+from .cli_text import safe_text
 
 COMMANDS: Final[dict[str, tuple[str, str]]] = {
     # name: (module:attribute, what it does)
@@ -60,7 +62,7 @@ def boundloop(store_url: str | None) -> None:
     """Runs of a bounded interpreter for model-proposed actions: start, watch, decide, and find out why.
 
     Exit codes: 0 ok, 1 a difference or a failed run, 2 wrong usage, 3 not found, 4 conflict or owned, 5 the store, 6
-    damaged, 7 waits for a person, 8 a limit.
+    damaged, 7 waits for a person, 8 a limit, 130 interrupted.
     """
 
 
@@ -72,38 +74,43 @@ def invoke(arguments: Sequence[str] | None = None) -> int:
             reconfigure(errors="backslashreplace")
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
+        code = _invoke(given)
+    except (click.Abort, KeyboardInterrupt):
+        code = INTERRUPTED
+    except BrokenPipeError:  # outside of ``Output``: click's own help
+        hung_up()
+        code = OK
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        hung_up()
+    return code
+
+
+def _invoke(given: list[str]) -> int:
+    from ..runtime.errors import BoundloopError
+
+    try:
         # Not Group.main: it answers a reader that hung up with exit code 1.
         with boundloop.make_context("boundloop", given) as context:
             code = boundloop.invoke(context)
-        sys.stdout.flush()
     except click.exceptions.Exit as error:
         return int(error.exit_code)
     except click.ClickException as error:
         return _usage(error)
-    except (click.Abort, KeyboardInterrupt):
-        return 130
-    except BrokenPipeError:
-        return _hung_up()
-    return code if isinstance(code, int) else 0
-
-
-def _hung_up() -> int:
-    """Whoever read has enough. What is still buffered goes nowhere instead of failing at exit."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-    return 0
+    except BoundloopError as error:  # a command's own format is known to the command only
+        return Output().error(error)
+    return code if isinstance(code, int) else OK
 
 
 def _usage(error: click.ClickException) -> int:
-    from .cli_output import USAGE
-    from .cli_text import safe_text
-
     if error.format_message().startswith("Usage:"):  # nothing was asked for: the help, as it is
         sys.stderr.write(error.format_message() + "\n")
         return USAGE
     context = getattr(error, "ctx", None)
     if isinstance(context, click.Context):
         sys.stderr.write(context.get_usage() + "\n")
-    sys.stderr.write(f"boundloop: usage: {safe_text(error.format_message())} (to act: whoever typed this)\n")
+    sys.stderr.write(f"boundloop: usage: {safe_text(error.format_message())}\n")
     return USAGE
 
 

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
 from ..runtime.commands import Approve, Reject, ResolveCall
+from ..runtime.errors import HistoryRefused, LogDamaged
 from .cli_output import DAMAGED, OK, Output, Refused
 from .cli_session import Session, approver, new_command_id, on_store, say_who_goes_on
-from .cli_text import safe_json, safe_text, shown_json, when
+from .cli_text import quoted, safe_json, safe_text, shown_json, when
 
 if TYPE_CHECKING:
+    from ..eventstore.codec import Recorded
     from ..eventstore.inbox import InboxRow
+    from ..eventstore.port import EventStore
+    from ..runtime.state import State
 
 INBOX_COLUMNS = ("kind", "id", "run", "call", "tool", "since", "expires", "preview")
+
+LOGS_SEARCHED_MAX = 1_000
 
 _is_approval_id = re.compile(r"ap_[0-9a-f]{16}").fullmatch
 
@@ -31,21 +38,25 @@ async def inbox(session: Session, root_id: str | None, tenant: str | None, limit
 
     out = session.out
     found = await gather_inbox(session.store, tenant=tenant, root_id=root_id, limit=limit)
+    for run_id, error in found.unread:
+        out.alarm(f"DAMAGED: run {safe_text(run_id)}, nothing of it can be decided: {safe_text(error)}")
     if out.form == "table":
         for row in found.rows:
-            print_request(out, row)
+            print_request(out, row, store=session.store_option)
         out.line(f"{len(found.rows)} waiting." if found.rows else "Nothing waits for a person.")
     else:
-        out.rows(INBOX_COLUMNS, [_view(row) for row in found.rows])
+        damaged = [
+            {"kind": "damaged", "id": run_id, "run": run_id, "problem": error}
+            for run_id, error in found.unread
+        ]
+        out.rows(INBOX_COLUMNS, [*damaged, *(_view(row) for row in found.rows)])
     if found.truncated:
         out.note("There are more: raise --limit, or choose with --root or --tenant.")
-    for run_id, error in found.unread:
-        out.note(f"Run {safe_text(run_id)} can't be read: {safe_text(error)}")
     return DAMAGED if found.unread else OK
 
 
-def print_request(out: Output, row: InboxRow) -> None:
-    """What a person is asked, with the real arguments."""
+def print_request(out: Output, row: InboxRow, *, store: str = "") -> None:
+    """What a person is asked, with the real arguments. ``store`` is added to each command."""
     asked = "Approval" if row.kind == "approval" else "Unknown effect"
     out.line(
         f"{asked}: {safe_text(row.tool)} ({row.risk}), call {safe_text(row.call)} of run {safe_text(row.run_id)}"
@@ -58,10 +69,11 @@ def print_request(out: Output, row: InboxRow) -> None:
         out.line(f"  expires    {when(row.expires_at_ms)}")
         if row.separate_approver:
             out.line("  who asked may not approve it")
-        out.line(f"  boundloop approve {row.approval_id}")
+        out.line(f"  boundloop approve {row.approval_id}{store}")
     else:
-        run = safe_text(row.run_id)
-        out.line(f"  boundloop call resolve {run} {safe_text(row.call)} --applied JSON | --absent")
+        settle = f"boundloop call resolve {quoted(row.run_id)} {quoted(row.call)}"
+        out.line(f"  {settle} --applied JSON{store}")
+        out.line(f"  {settle} --absent{store}")
     out.line()
 
 
@@ -90,43 +102,89 @@ def _view(row: InboxRow) -> dict[str, Any]:
     }
 
 
-class _Asked:
-    """Which approval a name means. ``seq`` is set if this very command was accepted before."""
+class _Asked(NamedTuple):
+    """Which approval a name means. ``row`` is None if it was decided before, by this very command."""
 
-    def __init__(self, run_id: str, approval_id: str, row: InboxRow | None, seq: int = 0) -> None:
-        self.run_id = run_id
-        self.approval_id = approval_id
-        self.row = row
-        self.seq = seq
+    run_id: str
+    approval_id: str
+    row: InboxRow | None
 
 
 async def _find(session: Session, name: str, command_id: str | None) -> _Asked:
-    """By an approval id, or by a run that asks for exactly one approval."""
-    from ..eventstore.history import load_run
-    from ..eventstore.inbox import find_approval, inbox_rows
+    """By an approval id, or by a run that asks for exactly one approval. Raises ``Refused`` and, for a damaged run,
+    ``HistoryRefused``."""
+    from ..eventstore.inbox import find_approval
+    from ..eventstore.reading import read_run
 
+    wanted = ""
+    run_id = name
     if _is_approval_id(name):
-        run_id = await find_approval(session.store, name)
-        if run_id is None:
-            raise Refused("approval_not_found", "no such approval is open", path=name)
-        state, _ = await load_run(session.store, run_id)
-        rows = [row for row in inbox_rows(state) if row.approval_id == name]
-        return _Asked(run_id, name, rows[0] if rows else None)
-    state, records = await load_run(session.store, name)
-    if command_id is not None and command_id in state.commands:
-        seq = state.commands[command_id]
-        return _Asked(name, getattr(records[seq - 1].event, "approval_id", ""), None, seq)
-    asked = [row for row in inbox_rows(state) if row.kind == "approval"]
+        wanted = name
+        found = await find_approval(session.store, name) or await _run_that_asked(session.store, name)
+        if found is None:
+            raise Refused("approval_not_found", "no run asks or asked for this approval", path=name)
+        run_id = found
+    read = await read_run(session.store, run_id)
+    if read.damage:
+        raise HistoryRefused("log_damaged", read.damage, path=run_id)
+    state = read.whole()
+    seq = state.commands.get(command_id or "")
+    if seq is not None:
+        # Whether it is the same decision is judged where it is handed in.
+        return _Asked(run_id, wanted or getattr(read.records[seq - 1].event, "approval_id", ""), None)
+    asked = [row for row in _approvals_of(state) if wanted in ("", row.approval_id)]
     if not asked:
-        raise Refused("approval_not_found", "this run asks for no approval", path=name)
+        raise _decided_before(read.records, wanted, name)
     if len(asked) > 1:
         ids = ", ".join(row.approval_id for row in asked)
         raise click.UsageError(f"run {name} asks for {len(asked)} approvals, name one: {ids}")
-    return _Asked(name, asked[0].approval_id, asked[0])
+    return _Asked(run_id, asked[0].approval_id, asked[0])
+
+
+def _approvals_of(state: State) -> list[InboxRow]:
+    """The approvals that this run asks for now."""
+    from ..eventstore.inbox import inbox_rows
+
+    return [row for row in inbox_rows(state) if row.kind == "approval"]
+
+
+async def _run_that_asked(store: EventStore, approval_id: str) -> str | None:
+    """The run whose log tells of this approval, of the latest ``LOGS_SEARCHED_MAX`` runs: it is open no more, so no
+    index row names it."""
+    from ..eventstore.codec import full_body
+    from ..eventstore.port import RunFilter
+
+    wanted = approval_id.encode()
+    for run in await store.runs(RunFilter(limit=LOGS_SEARCHED_MAX)):
+        seq = 0
+        while rows := await store.read(run.run_id, after_seq=seq):
+            for row in rows:
+                try:
+                    if wanted in await full_body(row, store.get_blob):
+                        return run.run_id
+                except LogDamaged:
+                    continue  # of a damaged run nothing can be decided anyway
+            seq = rows[-1].first_seq
+    return None
+
+
+def _decided_before(records: Sequence[Recorded], wanted: str, name: str) -> Refused:
+    """Why nothing is open: what became of this approval, or of the run's latest."""
+    from ..runtime.events import ApprovalDecided, ApprovalLapsed
+
+    for record in reversed(records):
+        event = record.event
+        if isinstance(event, ApprovalDecided | ApprovalLapsed) and wanted in ("", event.approval_id):
+            seq = f"at seq {record.seq}"
+            if isinstance(event, ApprovalLapsed):
+                return Refused("approval_lapsed", f"it lapsed {seq}: {event.why}", path=name)
+            did = "approved" if event.decision == "approve" else "rejected"
+            return Refused("approval_used", f"already {did} by {event.approver} {seq}", path=name)
+    return Refused("approval_not_found", "this run asks for no approval", path=name)
 
 
 async def _decide(session: Session, asked: _Asked, decided: str, command: Approve | Reject) -> int:
-    seq = asked.seq or (await session.submit(asked.run_id, command)).seq
+    seq = (await session.submit(asked.run_id, command)).seq
     out, by = session.out, command.by
     if out.form != "table":
         out.thing(
@@ -218,7 +276,12 @@ async def resolve(
         result=result or "",
         reason=reason,
     )
-    answer = await session.submit(run_id, command)
+    try:
+        answer = await session.submit(run_id, command)
+    except Refused as error:
+        if error.code == "not_unknown" and not await _is_a_call(session, run_id, call_id):
+            raise Refused("call_not_found", "the run has no such call", path=f"{run_id} {call_id}") from error
+        raise
     settled = "absent" if absent else "applied"
     if session.out.form == "table":
         session.out.line(f"Settled {safe_text(call_id)} as {settled} by {safe_text(by)}, seq {answer.seq}.")
@@ -226,3 +289,10 @@ async def resolve(
         session.out.thing({"settled": settled, "run": run_id, "call": call_id, "seq": answer.seq, "by": by})
     await say_who_goes_on(session, run_id)
     return OK
+
+
+async def _is_a_call(session: Session, run_id: str, call_id: str) -> bool:
+    from ..eventstore.history import read_records
+
+    records = await read_records(session.store, run_id)
+    return any(getattr(record.event, "call", "") == call_id for record in records)

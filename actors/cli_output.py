@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal
@@ -32,6 +33,7 @@ STORE: Final = 5
 DAMAGED: Final = 6
 WAITING: Final = 7
 LIMIT: Final = 8
+INTERRUPTED: Final = 130
 
 EXIT_CODES: Final = {
     OK: "ok",
@@ -43,6 +45,7 @@ EXIT_CODES: Final = {
     DAMAGED: "a log is damaged or can't be read",
     WAITING: "a run waits for a person",
     LIMIT: "a run stopped at a limit",
+    INTERRUPTED: "interrupted (Ctrl-C); a run stays where it is",
 }
 
 _WHO: Final = {
@@ -56,6 +59,7 @@ _WHO: Final = {
 _REFUSED: Final = {
     "run_not_found": NOT_FOUND,
     "approval_not_found": NOT_FOUND,
+    "call_not_found": NOT_FOUND,
     "seq_range": NOT_FOUND,
     "max_turns": LIMIT,
     "max_tool_calls": LIMIT,
@@ -96,11 +100,22 @@ def exit_code_of(error: BoundloopError) -> int:
             return FAILED
 
 
-class Output:
-    """Prints in one format. Whatever is printed for people is escaped."""
+def hung_up() -> None:
+    """Whoever read has enough. What is still buffered goes nowhere instead of failing at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
-    def __init__(self, form: Format = "table") -> None:
+
+class Output:
+    """Prints in one format. Whatever is printed for people is escaped.
+
+    ``at_once``: each line is handed over as it comes. A reader that hangs up ends the printing (``heard``), never what
+    the command does.
+    """
+
+    def __init__(self, form: Format = "table", *, at_once: bool = False) -> None:
         self.form: Format = form
+        self.at_once = at_once
+        self.heard = True
 
     @property
     def for_programs(self) -> bool:
@@ -108,12 +123,36 @@ class Output:
 
     def line(self, text: str = "") -> None:
         """One line whose parts are safe already."""
-        sys.stdout.write(text + "\n")
+        if not self.heard:
+            return
+        try:
+            sys.stdout.write(text + "\n")
+            if self.at_once:
+                sys.stdout.flush()
+        except BrokenPipeError:
+            self.heard = False
+            hung_up()
 
     def note(self, text: str) -> None:
         """A hint for people, in the table format only. Its parts are safe already."""
         if self.form == "table":
             self.line(text)
+
+    def alarm(self, text: str) -> None:
+        """What nobody may miss: on stdout for people, on stderr beside what programs parse. Its parts are safe already."""
+        if self.form == "table":
+            self.line(text)
+        else:
+            self.to_stderr(text)
+
+    def to_stderr(self, text: str) -> None:
+        """One line on stderr, after what was printed before. Its parts are safe already."""
+        try:
+            sys.stdout.flush()
+        except BrokenPipeError:
+            self.heard = False
+            hung_up()
+        sys.stderr.write(f"boundloop: {text}\n")
 
     def rows(self, columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:
         """A list: aligned, tab-separated, one JSON array, or one JSON object a line."""
@@ -154,8 +193,8 @@ class Output:
         code = exit_code_of(error)
         where = f" at {safe_text(error.path)}" if error.path else ""
         says = f": {safe_text(error.message)}" if error.message else ""
-        sys.stdout.flush()
-        sys.stderr.write(f"boundloop: {safe_text(error.code)}{where}{says} (to act: {_WHO[error.actor]})\n")
+        who = "" if code == USAGE else f" (to act: {_WHO[error.actor]})"  # the usage says it
+        self.to_stderr(f"{safe_text(error.code)}{where}{says}{who}")
         if self.for_programs:
             fields = {name: item for name, item in vars(error).items() if isinstance(item, str | int | bool)}
             self.line(machine_json({"error": {**fields, "actor": error.actor, "exit_code": code}}))

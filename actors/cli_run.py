@@ -16,7 +16,7 @@ from ..runtime.state import State
 from .application import Application, load_application, misfit
 from .cli_output import FAILED, LIMIT, OK, WAITING, Output, Refused
 from .cli_session import approver, error_of_answer, new_command_id, output_option
-from .cli_text import cut, plain, safe_json, safe_lines, safe_text, shown_json, span, when
+from .cli_text import cut, plain, quoted, safe_json, safe_lines, safe_text, shown_json, span, when
 from .client import Runtime
 from .result import Result
 
@@ -56,9 +56,10 @@ def run(
     """Start a run of an application, or go on with one, and follow it.
 
     MODULE is an import path or a FILE.py; SPEC is an Application in it, or a function that makes one. Ends when the run
-    ends (0 or 1), stops at a limit (8), or waits for a person (7). Interrupted, the run stays where it is.
+    ends (0 or 1), stops at a limit (8), or waits for a person (7). Interrupted (130), the run stays where it is. If
+    whoever reads the output hangs up, the run is followed to its rest all the same.
     """
-    out = Output(output)
+    out = Output(output, at_once=True)
     try:
         application = load_application(reference)
         url = store_url or application.store
@@ -76,8 +77,7 @@ def run(
             try:
                 result = following.to_rest()
             except KeyboardInterrupt:
-                where = f"--resume {safe_text(following.run_id)} --store {safe_text(url)}"
-                out.note(f"\nInterrupted. Go on with: boundloop run {safe_text(reference)} {where}")
+                out.note(f"\nInterrupted. Go on with: {_resume_command(reference, following.run_id, url)}")
                 raise
         print_result(out, result, reference, url)
         return exit_code_of_result(result)
@@ -103,8 +103,17 @@ class _Following:
                 call, text = event_line(event, TEXT_CHARS_MAX)
                 after = "+" + span(state.at_ms - state.started_at_ms)
                 line = f"{seq:>5}  {after:>9}  {tag_of(event):<18}  {cut(safe_text(call), 8):<6}  {safe_text(text)}"
-                self.out.line(line.rstrip())
+                self._print(line.rstrip())
         self._committed.set()
+
+    def _print(self, line: str) -> None:
+        heard = self.out.heard
+        self.out.line(line)
+        if heard and not self.out.heard:
+            run = quoted(self.run_id)
+            self.out.to_stderr(
+                f"nobody reads the output any more; run {run} is followed to its rest without it"
+            )
 
     def to_rest(self) -> Result:
         """Block until the run ends, stops, or waits for a person. Other waits are waited through."""
@@ -159,7 +168,7 @@ def print_result(out: Output, result: Result, reference: str, url: str) -> None:
             out.line("  " + line)
     for name in result.unfinished if not result.completed else ():
         out.line(f"Unfinished: {safe_text(name)}")
-    where = f"--store {safe_text(url)}"
+    where = f"--store {quoted(url)}"
     for approval in result.approvals:
         out.line(
             f"Approval {approval.approval_id} of {safe_text(approval.tool)}, until {when(approval.expires_at_ms)}:"
@@ -167,8 +176,10 @@ def print_result(out: Output, result: Result, reference: str, url: str) -> None:
         out.line(f"  {safe_json(shown_json(approval.preview.encode()))}")
         out.line(f"  boundloop approve {approval.approval_id} {where}")
     if result.approvals or result.resumable:
-        out.line(
-            f"Then go on with: boundloop run {safe_text(reference)} --resume {safe_text(result.run_id)} {where}"
-        )
+        out.line(f"Then go on with: {_resume_command(reference, result.run_id, url)}")
     if not result.completed:
-        out.line(f"More: boundloop why {safe_text(result.run_id)} {where}")
+        out.line(f"More: boundloop why {quoted(result.run_id)} {where}")
+
+
+def _resume_command(reference: str, run_id: str, url: str) -> str:
+    return f"boundloop run {quoted(reference)} --resume {quoted(run_id)} --store {quoted(url)}"

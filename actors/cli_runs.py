@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import click
 
-from ..runtime.errors import LogDamaged, RunNotFound
+from ..runtime.errors import CallerError, LogDamaged
+from ..runtime.orders import ShownPhase
 from .cli_output import OK
 from .cli_session import Session, on_store
 from .cli_text import cut, safe_text, span, when
@@ -19,7 +22,7 @@ def runs() -> None:
 
 @runs.command("list")
 @click.option(
-    "--status", help="As shown: created, executing, waiting_approval, suspended, terminated and so on."
+    "--status", type=click.Choice(get_args(ShownPhase)), metavar="STATUS", help="As the list shows it."
 )
 @click.option("--tenant")
 @click.option("--agent")
@@ -66,20 +69,23 @@ async def list_runs(
 @on_store
 async def show(session: Session, run_id: str) -> int:
     """One run as it stands: where it is, its open calls, what it spent, its answer."""
-    from ..eventstore.history import load_run
+    from ..eventstore.reading import read_run
+    from .cli_reading import code_of, damage_view, say_damage
     from .cli_run_view import print_state, row_view, state_view
+    from .cli_standing import standing_of
 
-    row = await session.store.run(run_id)
-    if row is None:
-        raise RunNotFound(run_id)
-    if row.damaged:
-        session.out.thing(row_view(row))
-        raise LogDamaged(run_id, 0, 0, row.damaged)
-    state, _ = await load_run(session.store, run_id)
-    seen = row_view(row)
-    names = ("created", "updated", "wake_at", "root", "parent", "host", "ready")
-    print_state(session.out, {**state_view(state), **{name: seen[name] for name in names}}, state)
-    return OK
+    found = await read_run(session.store, run_id)
+    say_damage(session.out, found)
+    seen = row_view(found.row)
+    if found.state is None:
+        session.out.thing({**seen, **damage_view(found)})
+        return code_of(found)
+    stands = await standing_of(session.store, found.row, found.state)
+    names = ("created", "updated", "wake_at", "root", "parent", "ready")
+    view = {**state_view(found.state), **{name: seen[name] for name in names}, "host": stands.host_text()}
+    view["ready"] = stands.ready
+    print_state(session.out, {**view, **damage_view(found)}, found.state)
+    return code_of(found)
 
 
 @click.command()
@@ -96,23 +102,30 @@ async def show(session: Session, run_id: str) -> int:
 )
 @on_store
 async def log(session: Session, run_id: str, after_seq: int, limit: int) -> int:
-    """What happened, one line an event; times count from the run's start."""
+    """What happened, one line an event; times count from the run's start.
+
+    From a damaged append on, a line begins with ``?``: that is what the file says now, not what was written.
+    """
     from ..eventstore.forensics import timeline
-    from ..eventstore.history import read_records
+    from ..eventstore.reading import read_run
+    from .cli_reading import code_of, say_damage
 
     out = session.out
-    records = await read_records(session.store, run_id)
-    lines = [line for line in timeline(records) if line.seq > after_seq]
+    found = await read_run(session.store, run_id)
+    say_damage(out, found)
+    trusted = len(found.records)
+    lines = [line for line in timeline([*found.records, *found.doubtful]) if line.seq > after_seq]
     shown = lines[:limit]
     if out.form == "table":
         # Columns of fixed width, so that pages of one log line up.
         for line in shown:
             call = cut(safe_text(line.call), 8)
+            seq = f"{line.seq if line.seq <= trusted else f'?{line.seq}':>6}"
             out.line(
-                f"{line.seq:>6}  {'+' + span(line.after_ms):>12}  {line.tag:<18}  {call:<8}  {safe_text(line.text)}".rstrip()
+                f"{seq}  {'+' + span(line.after_ms):>12}  {line.tag:<18}  {call:<8}  {safe_text(line.text)}".rstrip()
             )
     else:
-        columns = ("seq", "at", "after_ms", "epoch", "tag", "call", "text")
+        columns = ("seq", "at", "after_ms", "epoch", "tag", "call", "text", "trusted")
         rows = [
             {
                 "seq": line.seq,
@@ -122,13 +135,14 @@ async def log(session: Session, run_id: str, after_seq: int, limit: int) -> int:
                 "tag": line.tag,
                 "call": line.call,
                 "text": line.text,
+                "trusted": line.seq <= trusted,
             }
             for line in shown
         ]
         out.rows(columns, rows)
     if len(lines) > limit:
         out.note(f"There are more: --after {shown[-1].seq}")
-    return OK
+    return code_of(found)
 
 
 @click.command()
@@ -140,15 +154,26 @@ async def log(session: Session, run_id: str, after_seq: int, limit: int) -> int:
 async def replay(session: Session, run_id: str, seq: int) -> int:
     """The state at a seq, folded from the log alone: no model, no tool, no clock.
 
-    The digest covers every field of the state; two replays of one log give the same.
+    The digest covers every field of the state; two replays of one log give the same. Nothing is folded beyond the last
+    event before a damage.
     """
-    from ..eventstore.history import fold_to
+    from ..eventstore.history import fold_records
+    from ..eventstore.reading import read_run
     from ..runtime.orders import pending_orders
     from ..runtime.state import state_digest
+    from .cli_reading import code_of, damage_view, say_damage
     from .cli_run_view import print_state, state_view
 
-    state, _ = await fold_to(session.store, run_id, seq)
+    found = await read_run(session.store, run_id)
+    say_damage(session.out, found)
+    found.whole()
+    if seq > len(found.records):
+        if found.damage:
+            raise LogDamaged(run_id, found.first_bad_seq, found.last_bad_seq, f"seq {seq} isn't as written")
+        has = f"the log has seq 1 to {len(found.records)}"
+        raise CallerError("seq_range", has, path=f"{run_id}@{seq}")
+    state = await fold_records(session.store, found.records[:seq])
     orders = [type(order).__name__ for order in pending_orders(state, state.at_ms)]
     view = {**state_view(state), "orders": orders, "state_sha256": state_digest(state).hex()}
-    print_state(session.out, view, state)
-    return OK
+    print_state(session.out, {**view, **damage_view(found)}, state)
+    return code_of(found)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import os
 from collections.abc import Awaitable, Callable
 from secrets import token_hex
 from typing import Any, Concatenate, ParamSpec, TypeVar
@@ -27,7 +28,7 @@ from ..runtime.errors import (
     StoreUrlError,
 )
 from .cli_output import FORMATS, Format, Output, Refused
-from .cli_text import safe_text
+from .cli_text import quoted
 
 P = ParamSpec("P")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -40,6 +41,11 @@ class Session:
         self.store = store
         self.url = url
         self.out = out
+
+    @property
+    def store_option(self) -> str:
+        """What a command for the next prompt has to add to mean this store; empty if the environment says so."""
+        return "" if os.environ.get("BOUNDLOOP_STORE") == self.url else f" --store {quoted(self.url)}"
 
     async def submit(self, run_id: str, command: OutsideCommand) -> CommandAnswer:
         """Hand the command to whoever decides for this run. Raises ``Refused`` for a no."""
@@ -66,7 +72,6 @@ def error_of_answer(answer: CommandAnswer, run_id: str) -> BoundloopError:
 
 def approver() -> str:
     """Who types this, as the system knows it: ``os:user@host``, never what the environment says."""
-    import os
     import pwd
     import socket
 
@@ -177,36 +182,15 @@ def _format(value: object) -> Format:
 
 
 async def say_who_goes_on(session: Session, run_id: str) -> None:
-    """After a command: what picks the run up, or that nothing has to."""
-    row = await session.store.run(run_id)
-    if row is None or (row.index.status in ("terminated", "suspended") and not row.ready):
+    """After a command: what picks the run up, or nothing if nothing has to."""
+    if session.out.form != "table":
         return
-    if row.owner:
-        session.out.note(f"Host {safe_text(row.owner)} goes on with it.")
-    elif await _live_hosts(session.store):
-        session.out.note("A running host picks it up.")
-    elif row.ready:
-        where = f"--resume {safe_text(run_id)} --store {safe_text(session.url)}"
-        session.out.note(
-            "Nothing runs it now. It is ready for the next Runtime on this store, or for:\n"
-            f"  boundloop run {safe_text(await _application_of(session.store, run_id))} {where}"
-        )
+    from ..eventstore.history import load_run
+    from .cli_standing import standing_of
 
-
-async def _application_of(store: EventStore, run_id: str) -> str:
-    """Where the run's code is, as it was recorded when the run started."""
-    from ..eventstore.history import read_records
-    from ..runtime.events import RunStarted
-
-    started = (await read_records(store, run_id, to_seq=1))[0].event
-    known = started.application if isinstance(started, RunStarted) else ""
-    return known or "MODULE:SPEC"
-
-
-async def _live_hosts(store: EventStore) -> bool:
-    """Whether any process hosts runs on this store now."""
-    from ..eventstore.submit import proved_dead
-
-    dead = await proved_dead(store)
-    now_ms = store.now_ms()
-    return any(host.host_id not in dead and host.expires_at_ms > now_ms for host in await store.hosts())
+    row = await session.store.run(run_id)
+    if row is None:
+        return
+    state, _ = await load_run(session.store, run_id)
+    for line in (await standing_of(session.store, row, state)).who_goes_on(session.store_option):
+        session.out.line(line)

@@ -28,10 +28,13 @@ def store() -> None:
 @on_store
 async def info(session: Session) -> int:
     """Where the store is, who hosts runs in it, and how many runs it holds by status."""
+    from ..eventstore.submit import proved_dead
+
     statuses: Counter[str] = Counter()
     async for row in _all_runs(session.store):
         statuses["damaged" if row.damaged else row.index.status] += 1
     hosts = await session.store.hosts()
+    dead = await proved_dead(session.store)
     ready = await session.store.ready_runs(PAGE_RUNS)
     session.out.thing(
         {
@@ -40,7 +43,10 @@ async def info(session: Session) -> int:
             "runs": sum(statuses.values()),
             "by_status": dict(sorted(statuses.items())),
             "ready": f"{len(ready)} or more" if len(ready) == PAGE_RUNS else len(ready),
-            "hosts": [f"{host.host_id} (process {host.pid} on {host.node})" for host in hosts],
+            "hosts": [
+                f"{host.host_id} ({'dead ' if host.host_id in dead else ''}process {host.pid} on {host.node})"
+                for host in hosts
+            ],
             "switches": [f"{one.scope} {one.target}".strip() for one in await session.store.switches()],
         }
     )
@@ -102,15 +108,15 @@ def path(store_url: str, output: str) -> int:
     from ..eventstore.location import parse_url
 
     out = Output("json" if output == "json" else "jsonl" if output == "jsonl" else "plain")
+    found = ""
     try:
         location = parse_url(store_url)
+        if location.path:
+            from ..eventstore.owned import real_path
+
+            found = real_path(location.path)
     except BoundloopError as error:
         return out.error(error)
-    found = ""
-    if location.path:
-        from ..eventstore.owned import real_path
-
-        found = real_path(location.path)
     if out.for_programs:
         out.thing({"url": store_url, "kind": location.kind, "path": found})
     else:

@@ -11,10 +11,11 @@ from .cli_session import Session, approver, on_store
 from .cli_text import safe_text, when
 
 if TYPE_CHECKING:
-    from ..eventstore.port import Switch
+    from ..eventstore.port import EventStore, Switch
 
 Scope = Literal["global", "tenant", "tool"]
 _SCOPES: tuple[Scope, ...] = ("global", "tenant", "tool")
+RUNS_SEARCHED_MAX = 200
 SWITCH_COLUMNS = ("scope", "target", "by", "since", "reason")
 
 
@@ -33,6 +34,10 @@ async def turn_on(session: Session, scope: str, target: str, reason: str) -> int
     made = _made(session, scope, target, reason)
     await session.store.set_switch(made, on=True)
     _say(session.out, made, "on")
+    if made.scope == "tool" and not await _is_pinned(session.store, made.target):
+        session.out.note(
+            f"None of the latest {RUNS_SEARCHED_MAX} runs has a tool of that name: is it written right?"
+        )
     return OK
 
 
@@ -87,3 +92,25 @@ def _say(out: Output, made: Switch, state: str) -> None:
         out.line(f"Switch {made.scope}{target} is {state}, by {safe_text(made.by)}.")
     else:
         out.thing({"scope": made.scope, "target": made.target, "state": state, "by": made.by})
+
+
+async def _is_pinned(store: EventStore, tool: str) -> bool:
+    """Whether a recent run has this tool; a store without runs has none to tell by."""
+    from ..eventstore.history import PinsCache, pins_of, read_records
+    from ..eventstore.port import RunFilter
+    from ..runtime.errors import StoreError
+    from ..runtime.events import RunStarted
+
+    pins = PinsCache()
+    runs = await store.runs(RunFilter(limit=RUNS_SEARCHED_MAX))
+    for run in runs:
+        try:
+            started = (await read_records(store, run.run_id, to_seq=1))[0].event
+            if not isinstance(started, RunStarted):
+                continue
+            pinned = await pins_of(store, started.pins_sha256, pins)
+        except StoreError:
+            return True  # a run that can't be read may have it
+        if any(one.name == tool for one in pinned.tools):
+            return True
+    return not runs

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
+from shlex import quote
 from typing import Any, Final
 
 import msgspec
@@ -28,6 +29,13 @@ def safe_text(text: str) -> str:
     if text.isascii() and text.isprintable():
         return text.replace("\\", "\\\\")
     return _escaped(text.replace("\\", "\\\\"), _python_escape)
+
+
+def quoted(text: str) -> str:
+    """One word of a command line that can be copied into a shell (bash, zsh) and is harmless to print."""
+    if safe_text(text) == text.replace("\\", "\\\\"):
+        return quote(text)
+    return "$'" + "".join(_shell_escape(char) for char in text) + "'"
 
 
 def safe_lines(text: str) -> list[str]:
@@ -106,6 +114,14 @@ def _python_escape(char: str) -> str:
     if code < 0x100:
         return f"\\x{code:02x}"
     return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+def _shell_escape(char: str) -> str:
+    if char in "\\'":
+        return "\\" + char
+    if char.isascii():
+        return char if char.isprintable() else f"\\x{ord(char):02x}"
+    return f"\\u{ord(char):04x}" if ord(char) < 0x10000 else f"\\U{ord(char):08x}"
 
 
 def _json_escape(char: str) -> str:

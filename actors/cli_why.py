@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
 
 import click
+from msgspec.structs import replace
 
-from .cli_output import OK, Output
+from .cli_output import Output
 from .cli_session import Session, on_store
 from .cli_text import plain, safe_text, span, when
 
 if TYPE_CHECKING:
-    from ..eventstore.forensics import Why
+    from ..eventstore.forensics import Wait, Why
 
 
 @click.command()
@@ -20,19 +22,55 @@ if TYPE_CHECKING:
 async def why(session: Session, run_id: str) -> int:
     """How a run stopped or on whom it waits, where it first left the straight path, and what to type next."""
     from ..eventstore.forensics import why as find_out
-    from ..eventstore.history import load_run
+    from ..eventstore.reading import read_run
+    from .cli_reading import code_of, damage_view, say_damage
+    from .cli_standing import standing_of
 
-    state, records = await load_run(session.store, run_id)
-    found = find_out(state, records)
-    if session.out.form == "table":
-        print_why(session.out, found, session.store.now_ms())
-    else:
-        session.out.thing(plain(found))
-    return OK
+    read = await read_run(session.store, run_id)
+    say_damage(session.out, read)
+    state = read.whole()
+    now_ms = session.store.now_ms()
+    found = find_out(state, read.records, now_ms)
+    stands = await standing_of(session.store, read.row, state)
+    if read.damage:
+        # Nothing can be done with it but reading, so nothing is proposed.
+        found = replace(found, waits=(), next_commands=())
+    elif stands.ready:
+        found = replace(found, waits=tuple(_waits_now(found, stands.gone)))
+    if session.out.form != "table":
+        more = {"host": stands.host_text(), "ready": stands.ready, **damage_view(read)}
+        session.out.thing({**plain(found), **more})
+        return code_of(read)
+    print_why(session.out, found, now_ms, store=session.store_option)
+    if not read.damage:
+        for line in stands.who_goes_on(session.store_option) if state.phase != "terminated" else ():
+            session.out.line(line)
+    return code_of(read)
 
 
-def print_why(out: Output, found: Why, now_ms: int) -> None:
-    """For people: a few lines, the most important first."""
+def _waits_now(found: Why, gone: str) -> Iterator[Wait]:
+    """Without a host nothing is under way: what was, was left by a host that is gone."""
+    for wait in found.waits:
+        if wait.on not in ("executor", "model"):
+            if wait.on != "host":
+                yield wait
+        else:
+            left = f" (it was out when host {gone} died)" if gone else ""
+            yield replace(wait, on="host", what=f"the next host to go on with {wait.what}{left}", until_ms=0)
+
+
+_ON: Final = {
+    "person": "a person",
+    "key": "a key",
+    "timer": "a timer",
+    "executor": "an executor",
+    "model": "the model",
+    "host": "a host",
+}
+
+
+def print_why(out: Output, found: Why, now_ms: int, *, store: str = "") -> None:
+    """For people: a few lines, the most important first. ``store`` is added to each command."""
     out.line(f"Run {safe_text(found.run_id)}: {_headline(found)}")
     if found.detail:
         out.line(f"  {safe_text(found.detail)}")
@@ -40,7 +78,7 @@ def print_why(out: Output, found: Why, now_ms: int) -> None:
         call = f" (call {safe_text(wait.call)})" if wait.call else ""
         until = f", until {when(wait.until_ms)}" if wait.until_ms else ""
         since = f", for {span(now_ms - wait.since_ms)}" if wait.since_ms else ""
-        out.line(f"Waits for a {wait.on}: {safe_text(wait.what)}{call}{since}{until}")
+        out.line(f"Waits for {_ON[wait.on]}: {safe_text(wait.what)}{call}{since}{until}")
     for name in found.unfinished:
         out.line(f"Unfinished: {safe_text(name)}")
     for number, deviation in enumerate(found.deviations):
@@ -60,7 +98,7 @@ def print_why(out: Output, found: Why, now_ms: int) -> None:
         if row.overrun:
             out.line(f"Overrun: {row.name} by {row.overrun}")
     for command in found.next_commands:
-        out.line(f"Next: {safe_text(command)}")
+        out.line(f"Next: {safe_text(command)}{store}")
 
 
 def _headline(found: Why) -> str:

@@ -24,6 +24,10 @@ def shown(data: bytes | None, chars_max: int) -> str:
     return cut(data[: 4 * chars_max + 4].decode("utf-8", "backslashreplace"), chars_max)
 
 
+def _counted(number: int, thing: str) -> str:
+    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
+
+
 def _words(event: e.AnyEvent, chars_max: int) -> str:
     match event:
         case (
@@ -77,11 +81,11 @@ def _model_words(event: e.ModelRequested | e.ModelResponded | e.ModelFailed) -> 
     match event:
         case e.ModelRequested():
             return (
-                f"turn {event.turn}, attempt {event.attempt}: {event.items} items, "
+                f"turn {event.turn}, attempt {event.attempt}: {_counted(event.items, 'item')}, "
                 f"at most {event.input_tokens_bound} + {event.output_tokens_max} tokens"
             )
         case e.ModelResponded():
-            text = f"{event.finish}, {event.calls} calls" if event.calls else event.finish
+            text = f"{event.finish}, {_counted(event.calls, 'call')}" if event.calls else event.finish
             text += f", {event.spent_input_tokens} + {event.spent_output_tokens} tokens"
             return f"{text}: {event.text}" if event.text else text
         case e.ModelFailed():

@@ -15,10 +15,10 @@ from ..runtime.budget import UNLIMITED
 from ..runtime.effects import needs_person
 from ..runtime.orders import shown_phase, wake_at_ms
 from ..runtime.state import METERED, CallState, State
-from ..runtime.stops import REASONS
 from .codec import Recorded
 from .deviation import Deviation, deviations
 from .event_line import event_line
+from .next_commands import next_commands
 
 TEXT_CHARS_MAX = 160
 
@@ -101,8 +101,9 @@ def timeline(records: Iterable[Recorded], *, text_chars_max: int = TEXT_CHARS_MA
         )
 
 
-def why(state: State, records: Sequence[Recorded]) -> Why:
-    """The answer to "what is the matter with this run?". ``records`` are those that ``state`` was folded from."""
+def why(state: State, records: Sequence[Recorded], now_ms: int | None = None) -> Why:
+    """The answer to "what is the matter with this run?". ``records`` are those that ``state`` was folded from; what can
+    be typed next is as of ``now_ms``, else as of the last event."""
     stopped = state.phase in ("suspended", "terminated")
     waits = () if stopped else tuple(_waits(state))
     unknown = unknown_effects(state)
@@ -118,7 +119,13 @@ def why(state: State, records: Sequence[Recorded]) -> Why:
         deviations=deviations(records),
         unknown_effects=unknown,
         spend=spend(state),
-        next_commands=tuple(_next_commands(state, waits, unknown)),
+        next_commands=tuple(
+            next_commands(
+                state,
+                [effect.call for effect in unknown if effect.for_person],
+                state.at_ms if now_ms is None else now_ms,
+            )
+        ),
     )
 
 
@@ -234,55 +241,3 @@ def spend(state: State) -> tuple[Spend, ...]:
     passed = state.at_ms - state.started_at_ms
     rows.append(Spend(name="deadline_ms", limit=state.limits.deadline_ms, spent=passed))
     return tuple(rows)
-
-
-# --- what to type next -------------------------------------------------------------------------------------------
-
-_RAISE: dict[str, tuple[str, ...]] = {
-    "max_turns": ("turns", "model_attempts"),
-    "max_tool_calls": ("tool_calls", "call_attempts"),
-    "budget_tokens": ("input_tokens", "output_tokens", "total_tokens"),
-    "budget_cost": ("cost_micros",),
-    "deadline": ("deadline_ms",),
-    "context_exhausted": ("context_tokens",),
-}
-
-
-def _next_commands(state: State, waits: Sequence[Wait], unknown: Sequence[UnknownEffect]) -> Iterator[str]:
-    run = state.run_id
-    for call in state.calls.values():
-        if call.phase == "waiting_approval" and call.approval is not None:
-            yield f"boundloop approve {call.approval.approval_id}"
-            yield f"boundloop reject {call.approval.approval_id} --reason TEXT"
-    for effect in unknown:
-        if effect.for_person:
-            yield f"boundloop call resolve {run} {effect.call} --applied JSON"
-            yield f"boundloop call resolve {run} {effect.call} --absent"
-    if state.phase == "suspended":
-        yield from _lift(state, any(effect.for_person for effect in unknown))
-    elif any(wait.on == "key" for wait in waits):
-        for call in state.calls.values():
-            if call.phase == "waiting_key":
-                yield f"boundloop why {call.holder_run}"
-
-
-def _lift(state: State, unknown: bool) -> Iterator[str]:
-    run = state.run_id
-    names = [name for name in _RAISE.get(state.reason, ()) if _used_up(state, name)]
-    if names:
-        raised = " ".join(f"{name}=N" for name in names)
-        yield f"boundloop limits raise {run} {raised}"
-    if state.reason in REASONS and not unknown:
-        yield f"boundloop resume {run}"
-    yield f"boundloop close {run}"
-
-
-def _used_up(state: State, name: str) -> bool:
-    """Whether raising this limit is needed, as far as the state tells."""
-    if name in METERED:
-        meter = getattr(state.meters, name)
-        # What a request would need isn't known here, so a token limit counts as used up from nine tenths on.
-        if name.endswith("tokens"):
-            return int(meter.free) * 10 < int(meter.granted)
-        return int(meter.free) < 1 or state.reason == "budget_cost"
-    return True

@@ -9,8 +9,9 @@ import msgspec
 from ..runtime.errors import StoreError
 from ..runtime.state import CallState, State
 from .forensics import unknown_effects
-from .history import load_run
+from .history import PinsCache
 from .port import EventStore, RunFilter
+from .reading import read_run
 
 PAGE_RUNS = 100
 
@@ -42,7 +43,8 @@ class InboxRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Inbox(msgspec.Struct, frozen=True, kw_only=True):
-    """``truncated``: there is more than was asked for. ``unread``: runs whose history can't be read, with the error."""
+    """``truncated``: there is more than was asked for. ``unread``: runs that are damaged or can't be read, with what is
+    wrong; nothing of them is offered for a decision."""
 
     rows: tuple[InboxRow, ...]
     truncated: bool = False
@@ -102,17 +104,22 @@ async def gather_inbox(
 ) -> Inbox:
     """The inbox of a tenant or of a tree of runs: at most ``limit`` rows, the oldest of them first.
 
-    A run whose history can't be read is named and doesn't hide the others.
+    Each log is checked against its chain first. A run that is damaged or can't be read is named and doesn't hide the
+    others.
     """
     rows: list[InboxRow] = []
     unread: list[tuple[str, str]] = []
+    pins = PinsCache()
     for run_id in await _candidates(store, tenant, root_id, limit + 1):
         try:
-            state, _ = await load_run(store, run_id)
+            read = await read_run(store, run_id, pins)
         except StoreError as error:
             unread.append((run_id, str(error)))
             continue
-        rows += inbox_rows(state)
+        if read.damage:
+            unread.append((run_id, read.damage))
+            continue
+        rows += inbox_rows(read.whole())
         if len(rows) > limit:
             break
     rows.sort(key=lambda row: (row.since_ms, row.run_id, row.call))
@@ -157,10 +164,15 @@ async def find_approval(store: EventStore, approval_id: str) -> str | None:
     while page := await store.runs(RunFilter(waiting_for_prefix="approval:", after=after, limit=PAGE_RUNS)):
         for row in page:
             try:
-                state, _ = await load_run(store, row.run_id)
+                read = await read_run(store, row.run_id)
             except StoreError:
                 continue  # a run that can't be read can't be approved either
-            if any(shown.approval_id == approval_id for shown in inbox_rows(state)):
+            state = read.state
+            if (
+                state is not None
+                and not read.damage
+                and any(shown.approval_id == approval_id for shown in inbox_rows(state))
+            ):
                 return row.run_id
         after = page[-1].run_id
     return None

@@ -63,15 +63,16 @@ def test_approving_says_what_goes_on_with_the_run(cli: CommandLine) -> None:
     cli.build(one_asking)
     done = cli("approve", "r1")
     assert "Nothing runs it now." in done.out
-    assert f"boundloop run MODULE:SPEC --resume r1 --store {cli.url}" in done.out
+    assert "\n  boundloop run MODULE:SPEC --resume r1\n" in done.out
 
 
 def test_a_second_approval_is_refused(cli: CommandLine) -> None:
     approval = cli.build(one_asking)
     assert cli("approve", approval).code == 0
-    assert cli("approve", approval).code == 3
-    assert cli("approve", "r1").code == 3
-    assert cli("reject", "r1").code == 3
+    for arguments in (("approve", approval), ("approve", "r1"), ("reject", "r1"), ("reject", approval)):
+        done = cli(*arguments)
+        assert done.code == 4, done
+        assert f"already approved by {approver()} at seq " in done.err
 
 
 def test_the_same_command_id_is_the_same_answer(cli: CommandLine) -> None:
@@ -81,6 +82,24 @@ def test_the_same_command_id_is_the_same_answer(cli: CommandLine) -> None:
     assert (first.code, again.code) == (0, 0)
     assert first.value == again.value
     assert first.value["approval"].startswith("ap_")
+
+
+def test_an_approval_id_answers_the_same_command_id_too(cli: CommandLine) -> None:
+    approval = cli.build(one_asking)
+    first = cli("approve", approval, "--command-id", "k1", "-o", "json")
+    assert cli("approve", approval, "--command-id", "k1", "-o", "json").value == first.value
+
+
+def test_a_command_for_the_next_prompt_names_the_store_it_was_given(
+    cli: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cli.build(one_asking)
+    monkeypatch.delenv("BOUNDLOOP_STORE")
+    for command in (("inbox",), ("why", "r1")):
+        lines = cli(*command, "--store", cli.url).out.splitlines()
+        named = [line for line in lines if "boundloop approve ap_" in line]
+        assert named
+        assert all(line.endswith(f" --store {cli.url}") for line in named)
 
 
 @pytest.mark.parametrize("name", ["ap_0000000000000000", "ap_", "r9", "ap_%", ""])
@@ -136,6 +155,13 @@ def test_settling_an_unknown_effect_as_applied(cli: CommandLine) -> None:
     assert isinstance(settled, CallReconciled)
     assert (settled.outcome, settled.by, settled.result) == ("applied", approver(), b'{"refund":"R-1"}')
     assert cli("call", "resolve", "r1", "c1.0", "--absent").code == 4
+
+
+def test_settling_a_call_that_is_not_there_exits_3(cli: CommandLine) -> None:
+    cli.build(one_unknown)
+    done = cli("call", "resolve", "r1", "c9.9", "--absent")
+    assert done.code == 3
+    assert "call_not_found" in done.err
 
 
 def test_settling_an_unknown_effect_as_absent(cli: CommandLine) -> None:
@@ -266,3 +292,5 @@ def test_switches(cli: CommandLine) -> None:
     assert cli("switch", "on", "tool").code == 2
     assert cli("switch", "on", "global", "x").code == 2
     assert cli("switch", "on", "planet", "x").code == 2
+    assert "is it written right?" in cli("switch", "on", "tool", "refnud").out
+    assert "is it written right?" not in cli("switch", "on", "tool", "refund").out

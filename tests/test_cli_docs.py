@@ -47,7 +47,7 @@ def test_each_command_is_in_the_table_once_and_no_other() -> None:
 
 
 def test_exit_codes_agree() -> None:
-    listed = {int(code): text for code, text in re.findall(r"^\| (\d) \| (.+) \|$", DOC, flags=re.MULTILINE)}
+    listed = {int(code): text for code, text in re.findall(r"^\| (\d+) \| (.+) \|$", DOC, flags=re.MULTILINE)}
     assert listed == EXIT_CODES
 
 

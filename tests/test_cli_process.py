@@ -80,6 +80,29 @@ def test_the_process_exits_with_the_code(cli: CommandLine) -> None:
     assert boundloop("verify").returncode == 6
 
 
+def test_it_runs_as_a_module(cli: CommandLine) -> None:
+    cli.build(_two)
+    command = [sys.executable, "-m", "boundloop", "runs", "list", "-o", "json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    assert [row["run"] for row in json.loads(done.stdout)] == ["r2", "r1"]
+
+
+def test_a_run_whose_reader_hangs_up_comes_to_its_rest(cli: CommandLine) -> None:
+    command = [sys.executable, "-c", "from boundloop.actors.cli import main; main()", "run", f"{APP}:pays"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        said = process.stderr.read()
+        assert process.wait(60) == 7
+    [row] = cli("runs", "list", "-o", "json").value
+    assert row["status"] == "waiting_approval"
+    assert (
+        said
+        == f"boundloop: nobody reads the output any more; run {row['run']} is followed to its rest without it\n"
+    )
+
+
 def test_a_reader_that_hangs_up_is_no_error(cli: CommandLine) -> None:
     cli.build(_two)
     command = [sys.executable, "-c", "from boundloop.actors.cli import main; main()", "log", "r1"]
@@ -121,7 +144,9 @@ def test_another_shell_reads_and_approves_while_a_runtime_lives(cli: CommandLine
         assert (approved.returncode, approved.stderr) == (0, "")
         result = run.wait(60)
         assert (result.outcome, result.text) == ("completed", "Paid back.")
-        assert boundloop("approve", asked[0]["approval"]).returncode == 3
+        again = boundloop("approve", asked[0]["approval"])
+        assert again.returncode == 4
+        assert "already approved by os:" in again.stderr
         assert boundloop("verify").returncode == 0
         assert boundloop("cancel", run.run_id).returncode == 4
 

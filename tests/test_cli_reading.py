@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -137,6 +138,7 @@ def test_a_seq_out_of_range_exits_3(cli: CommandLine) -> None:
         ("show",),
         ("show", "r1", "-o", "xml"),
         ("runs", "list", "--limit", "0"),
+        ("runs", "list", "--status", "nonsense"),
         ("replay", "r1"),
         ("replay", "r1", "--at", "0"),
         ("show", "r1", "--store", "mysql://x"),
@@ -150,6 +152,7 @@ def test_wrong_usage_exits_2_in_one_line(cli: CommandLine, arguments: tuple[str,
     done = cli(*arguments)
     assert done.code == 2
     assert done.err.splitlines()[-1].startswith("boundloop: ")
+    assert "to act" not in done.err
 
 
 def test_without_a_store_nothing_is_guessed(cli: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,6 +165,14 @@ def test_a_reader_makes_no_file(cli: CommandLine) -> None:
     assert done.code == 5
     assert "no_such_store" in done.err
     assert not cli.path.exists()
+
+
+def test_the_path_of_a_store_that_can_not_be_is_an_error_like_any_other(cli: CommandLine) -> None:
+    cli.build(one_finished)
+    assert cli("store", "path", "--store", f"sqlite:///{cli.path.parent}/no_folder/x.db").code == 2
+    (cli.path.parent / "second.db").hardlink_to(cli.path)
+    done = cli("store", "path", "-o", "json")
+    assert (done.code, done.value["error"]["code"]) == (5, "hard_links")
 
 
 def test_a_file_that_is_no_store_exits_5(cli: CommandLine) -> None:
@@ -197,9 +208,8 @@ def test_a_quarantined_run_is_shown_and_exits_6(cli: CommandLine) -> None:
     cli.build(build)
     done = cli("show", "r1")
     assert done.code == 6
-    assert "status:" in done.out
-    assert "damaged" in done.out
-    assert "log_damaged" in done.err
+    assert done.out.startswith("DAMAGED: seq 3 to 4.\n")
+    assert re.search(r"^status: +damaged$", done.out, re.MULTILINE)
 
 
 def test_an_index_row_that_lies_is_found_by_the_check(cli: CommandLine) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 import unicodedata
 
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from boundloop.actors.cli_text import (
     machine_json,
+    quoted,
     safe_json,
     safe_lines,
     safe_text,
@@ -60,6 +62,34 @@ def test_any_text_becomes_one_harmless_line_and_reads_back(text: str) -> None:
     shown = safe_text(text)
     assert harmless(shown)
     assert shown.encode("ascii", "backslashreplace").decode("unicode_escape") == text
+
+
+@given(ANY_TEXT)
+def test_a_quoted_word_is_harmless_and_means_itself_in_a_shell(text: str) -> None:
+    assert harmless(quoted(text))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "r1",
+        "my runs/a.db:spec",
+        "it's",
+        "a\\b",
+        "$(rm x)",
+        "a\nb",
+        "\x1b[2J'\\",
+        "\u202eü",
+        "\U000e0100",
+        "ü",
+    ],
+)
+def test_a_shell_reads_a_quoted_word_as_it_was(text: str) -> None:
+    command = f"printf %s {quoted(text)}"
+    done = subprocess.run(
+        ["bash", "-c", command], capture_output=True, check=True, timeout=60, env={"LC_ALL": "C.UTF-8"}
+    )
+    assert done.stdout.decode() == text
 
 
 @given(ANY_TEXT)
