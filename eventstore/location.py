@@ -8,16 +8,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 import msgspec
 
-from ..runtime.errors import OwnedError, StoreError, StoreUrlError
+from ..runtime.errors import StoreError, StoreUrlError
 from .port import EventStore, ReadyListener, SubmitHandler
-
-if TYPE_CHECKING:
-    from .owned import OwnedSqliteStore
 
 
 class Location(msgspec.Struct, frozen=True):
@@ -61,7 +57,8 @@ async def open_store(
 ) -> EventStore:
     """Open as owner, and serve other processes on the socket beside the file until ``close``.
 
-    ``take_over``: kill an owner that can be proved to be the one in the lock file. ``on_submit`` handles outside
+    An owner that is there for one command only is waited for, up to 5 s. ``take_over``: kill an owner that can be proved
+    to be the one in the lock file. ``on_submit`` handles outside
     commands, ``on_ready`` hears of runs made ready; both are called on this event loop. Raises ``StoreUrlError``,
     ``OwnedError``, ``NewerSchema``, ``DamagedFile`` or another ``StoreError``.
     """
@@ -70,22 +67,10 @@ async def open_store(
         from .memory import MemoryStore
 
         return MemoryStore(clock=clock, on_submit=on_submit, on_ready=on_ready)
-    return await _own(location.path, take_over=take_over, on_submit=on_submit, on_ready=on_ready, clock=clock)
-
-
-async def _own(
-    path: str,
-    *,
-    take_over: bool = False,
-    serve: bool = True,
-    on_submit: SubmitHandler | None = None,
-    on_ready: ReadyListener | None = None,
-    clock: Callable[[], int] | None = None,
-) -> OwnedSqliteStore:
     from .owned import OwnedSqliteStore
 
-    return await OwnedSqliteStore.open(
-        path, take_over=take_over, serve=serve, on_submit=on_submit, on_ready=on_ready, clock=clock
+    return await OwnedSqliteStore.open_owned(
+        location.path, take_over=take_over, on_submit=on_submit, on_ready=on_ready, clock=clock
     )
 
 
@@ -94,42 +79,20 @@ async def connect_store(
 ) -> EventStore:
     """For one command: through the owner's socket if a process owns the file, else as its owner meanwhile.
 
-    ``on_submit`` is used only as owner. ``must_exist`` refuses to make a new file. Two commands that race for a file
-    without an owner agree: the loser of the lock goes through the winner's socket.
+    ``on_submit`` is used only as owner. ``must_exist`` refuses to make a new file. Commands that race for a file without
+    an owner agree: the losers of the lock go through the winner's socket, and when it closes, on to the next owner.
+    Raises ``OwnedError`` for an owner that doesn't answer, ``StoreError``.
     """
     location = parse_url(url)
     if location.kind == "memory":
         return await open_store(url, on_submit=on_submit)
-    from .owned import lock_path, real_path
-    from .owner import live_owner
-    from .socket_client import SocketStore
+    from .peer import PeerStore
+    from .sqlite_file import real_path
 
     path = real_path(location.path)
     if must_exist:
         await asyncio.to_thread(_insist_on_file, path, url)
-    error: OwnedError | None = None
-    for _ in range(_CONNECT_TRIES):
-        owner = None if take_over else await asyncio.to_thread(live_owner, lock_path(path))
-        if owner is None:
-            try:
-                return await _own(path, take_over=take_over, on_submit=on_submit)
-            except OwnedError as owned:
-                if take_over:
-                    raise
-                error = owned
-                continue
-        try:
-            return await SocketStore.connect(path, owner)
-        except (ConnectionError, FileNotFoundError, TimeoutError):
-            # The owner is opening or closing just now, or it is stopped. Ask again; in the end name it.
-            error = OwnedError(owner.process.pid, owner.process.host, path=path)
-            await asyncio.sleep(_CONNECT_PAUSE_MS / 1000)
-    assert error is not None
-    raise error
-
-
-_CONNECT_TRIES = 20
-_CONNECT_PAUSE_MS = 50
+    return await PeerStore.connect(path, on_submit=on_submit, take_over=take_over)
 
 
 def _insist_on_file(path: str, url: str) -> None:

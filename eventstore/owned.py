@@ -6,6 +6,7 @@ import asyncio
 import os
 from collections.abc import Callable
 
+from ..runtime.errors import DiskFull
 from .owner import OwnerLock, take
 from .port import ReadyListener, SubmitHandler
 from .socket_protocol import socket_name
@@ -22,13 +23,13 @@ def lock_path(path: str) -> str:
 
 
 class OwnedSqliteStore(SqliteStore):
-    """A ``SqliteStore`` whose file this process owns from ``open`` to ``close``."""
+    """A ``SqliteStore`` whose file this process owns from ``open`` until its thread has closed the file."""
 
-    _lock: OwnerLock
     _server: SocketServer | None = None
+    _stopping: asyncio.Task[None] | None = None
 
     @classmethod
-    async def open(
+    async def open_owned(
         cls,
         path: str,
         *,
@@ -36,43 +37,52 @@ class OwnedSqliteStore(SqliteStore):
         on_submit: SubmitHandler | None = None,
         on_ready: ReadyListener | None = None,
         take_over: bool = False,
+        brief: bool = False,
         serve: bool = True,
     ) -> OwnedSqliteStore:
-        """Take the lock, open the file, serve. Raises as ``location.open_store``; nothing is held then."""
+        """Take the lock, open the file, serve. Raises as ``location.open_store``; nothing is held then. ``brief``: for one
+        command, which others wait for."""
         real = real_path(path)
-        lock = await _take(lock_path(real), socket_name(real) if serve else "", take_over)
-        try:
-            store = await super().open(real, clock=clock, on_submit=on_submit, on_ready=on_ready)
-        except BaseException:
-            lock.release()
-            raise
+        lock = await _take(lock_path(real), socket_name(real) if serve else "", take_over, brief)
+        store = await cls.open(
+            real, clock=clock, on_submit=on_submit, on_ready=on_ready, on_closed=lock.release
+        )
         assert isinstance(store, OwnedSqliteStore)
-        store._lock = lock
         if serve:
             server = SocketServer(store, os.path.dirname(real), lock.text.socket, lock.text.token)
             try:
                 server.start()
+            except DiskFull:
+                if not brief:
+                    await store.close()
+                    raise
             except BaseException:
                 await store.close()
                 raise
-            store._server = server
+            else:
+                store._server = server
         return store
 
     async def close(self) -> None:
-        """Stop serving, empty and close the file, and only then give up the lock."""
+        """Stop serving, empty and close the file; the lock is given up by whoever closes the file, and only then. Goes on
+        to its end if the caller is cancelled."""
+        if self._stopping is None:
+            self._stopping = asyncio.create_task(self._stop())
+        await asyncio.shield(self._stopping)
+
+    async def _stop(self) -> None:
         try:
             if self._server is not None:
                 await asyncio.to_thread(self._server.stop)
         finally:
-            try:
-                await super().close()
-            finally:
-                self._lock.release()
+            await super().close()
 
 
-async def _take(path: str, socket: str, take_over: bool) -> OwnerLock:
+async def _take(path: str, socket: str, take_over: bool, brief: bool) -> OwnerLock:
     """Take the lock without blocking the loop; if the caller is cancelled meanwhile, the lock is given back."""
-    taking = asyncio.ensure_future(asyncio.to_thread(take, path, socket=socket, take_over=take_over))
+    taking = asyncio.ensure_future(
+        asyncio.to_thread(take, path, socket=socket, take_over=take_over, brief=brief)
+    )
     try:
         return await asyncio.shield(taking)
     except asyncio.CancelledError:

@@ -47,7 +47,7 @@ def boot_id() -> str:
 def is_same_process(known: ProcessIdentity) -> bool:
     """Whether the process with this pid is, with proof, the one that ``known`` describes."""
     return (
-        known.pid > 1
+        known.pid > 0
         and known.pid_start > 0
         and known.boot_id != ""
         and known.boot_id == boot_id()

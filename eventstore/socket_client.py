@@ -17,6 +17,7 @@ from .port import AcquireAnswer, Append, AppendAnswer, HostRow, RunFilter, RunRo
 from .socket_protocol import (
     ANSWERS,
     PROTOCOL_VERSION,
+    ROWS_MAX,
     Answer,
     Request,
     encode,
@@ -28,9 +29,6 @@ from .socket_protocol import (
 
 HELLO_WAIT_MS = 2_000
 """How long an owner may take to say who it is. A stopped one never does, and is named in the error."""
-
-READ_ROWS_MAX = 1_000
-"""Rows that are asked for at once: with bodies of at most 16 KiB they fit a frame."""
 
 
 class SocketStore:
@@ -62,8 +60,10 @@ class SocketStore:
                 store = cls(path, reader, writer)
                 try:
                     hello = await store._ask("hello", PROTOCOL_VERSION)
-                except BaseException:
+                except BaseException as error:
                     await store.close()
+                    if isinstance(error, StoreError) and error.code == "owner_gone":
+                        raise ConnectionError("it hung up") from error
                     raise
         except TimeoutError as error:
             raise OwnedError(owner.process.pid, owner.process.host, path=path) from error
@@ -87,7 +87,7 @@ class SocketStore:
                     continue
                 if not future.done():
                     self._settle(op, future, answer)
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, RecursionError):
             pass
         finally:
             self._lose(None)
@@ -98,7 +98,7 @@ class SocketStore:
             return
         try:
             future.set_result(msgspec.msgpack.decode(answer.value, type=ANSWERS[op]))
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, RecursionError) as error:
             future.set_exception(StoreError("bad_answer", str(error)[:200], path=op))
 
     def _lose(self, why: BaseException | None) -> None:
@@ -141,7 +141,7 @@ class SocketStore:
     async def read(self, run_id: str, *, after_seq: int = 0, rows_max: int = 1_000) -> list[StoredAppend]:
         rows: list[StoredAppend] = []
         while len(rows) < rows_max:
-            wanted = min(READ_ROWS_MAX, rows_max - len(rows))
+            wanted = min(ROWS_MAX, rows_max - len(rows))
             page: list[StoredAppend] = await self._ask("read", run_id, after_seq, wanted)
             rows += page
             if len(page) < wanted:
@@ -154,7 +154,14 @@ class SocketStore:
         return row
 
     async def runs(self, where: RunFilter) -> list[RunRow]:
-        rows: list[RunRow] = await self._ask("runs", where)
+        rows: list[RunRow] = []
+        while len(rows) < where.limit:
+            wanted = min(ROWS_MAX, where.limit - len(rows))
+            page: list[RunRow] = await self._ask("runs", msgspec.structs.replace(where, limit=wanted))
+            rows += page
+            if len(page) < wanted:
+                break
+            where = msgspec.structs.replace(where, after=page[-1].run_id)
         return rows
 
     async def put_blob(self, data: bytes) -> bytes:

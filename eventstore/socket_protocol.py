@@ -25,6 +25,9 @@ PROTOCOL_VERSION = 1
 FRAME_BYTES_MAX = 66 * 1024 * 1024
 """Above the largest blob. A longer frame ends the connection."""
 
+ROWS_MAX = 1_000
+"""Rows that one call may ask for: with bodies of at most 16 KiB they fit a frame. A greater wish is cut to this."""
+
 SOCKET_PATH_BYTES_MAX = 107
 """What fits a Unix socket address."""
 

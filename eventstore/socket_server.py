@@ -8,21 +8,25 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 import socket
 import stat
 import struct
 import sys
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from typing import Any
 
 import msgspec
 
-from ..runtime.errors import BugError, StoreError
+from ..runtime.errors import BugError, DiskFull, StoreError
+from .port import RunFilter
 from .socket_protocol import (
     ARGUMENTS,
+    FRAME_BYTES_MAX,
     PROTOCOL_VERSION,
+    ROWS_MAX,
     Answer,
     Hello,
     Request,
@@ -38,9 +42,25 @@ CONNECTIONS_MAX = 64
 """A further connection is told so and closed."""
 
 FIRST_FRAME_WAIT_MS = 2_000
+"""How long a new connection may say nothing."""
 
-IN_FLIGHT_MAX = 64
+IDLE_WAIT_MS = 60_000
+"""How long a connection with nothing in work may say nothing. A client that comes back connects again."""
+
+FRAME_WAIT_MS = 10_000
+"""How long a frame that has begun may take to arrive, and to find room."""
+
+IN_FLIGHT_MAX = 16
 """Requests of one connection in work; the next isn't read before one is answered."""
+
+LIGHT_FRAME_BYTES_MAX = 64 * 1024
+
+HEAVY_FRAMES_MAX = 2
+"""Frames above ``LIGHT_FRAME_BYTES_MAX`` that are being received or worked on, over all connections. So requests hold at
+most 2 frames of 66 MiB and, light ones, 64 KiB * 16 a connection."""
+
+DRAIN_WAIT_MS = 5_000
+"""How long a server that stops waits for the answers to what it has received."""
 
 _NOTHING = msgspec.Raw(encode(None))
 
@@ -66,6 +86,9 @@ class SocketServer:
         self._stopping: asyncio.Event | None = None
         self._thread: threading.Thread | None = None
         self._connections: set[asyncio.Task[None]] = set()
+        self._at_work: set[asyncio.Task[None]] = set()
+        self._drained = False
+        self._heavy = asyncio.Semaphore(HEAVY_FRAMES_MAX)
 
     def start(self) -> None:
         """Bind and serve. Raises ``StoreError``. The caller holds the file's lock, so an old socket is nobody's."""
@@ -76,7 +99,8 @@ class SocketServer:
         self._thread.start()
 
     def stop(self) -> None:
-        """Take the socket away and end the thread; what is in work goes on in the store and isn't answered."""
+        """Take the socket away, answer what was received (for ``DRAIN_WAIT_MS`` at most) and end the thread. What is in work
+        then goes on in the store and isn't answered."""
         thread, self._thread = self._thread, None
         if thread is None:
             return
@@ -106,6 +130,9 @@ class SocketServer:
             await self._stopping.wait()
         finally:
             server.close()
+            if self._at_work:
+                await asyncio.wait(self._at_work, timeout=DRAIN_WAIT_MS / 1000)
+            self._drained = True
             for task in self._connections:
                 task.cancel()
             await asyncio.gather(*self._connections, return_exceptions=True)
@@ -120,6 +147,7 @@ class SocketServer:
                 await self._turn_away(reader, writer)
                 return
             self._connections.add(task)
+            writer.transport.set_write_buffer_limits(high=0)  # drained means handed to the kernel
             await self._converse(reader, writer)
         except (ConnectionError, asyncio.CancelledError):
             return  # the peer is gone, or the server stops: nobody reads an answer
@@ -141,26 +169,32 @@ class SocketServer:
         await writer.drain()
 
     async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        assert self._stopping is not None
         room = asyncio.Semaphore(IN_FLIGHT_MAX)
         at_work: set[asyncio.Task[None]] = set()
+        wait_ms = FIRST_FRAME_WAIT_MS
         try:
             while True:
                 await room.acquire()
-                body = await read_frame(reader)
-                if body is None:
+                size = await _frame_size(reader, wait_ms, at_work)
+                if size is None or self._stopping.is_set():
                     return
-                try:
-                    request = msgspec.msgpack.decode(body, type=Request)
-                except msgspec.DecodeError:
+                wait_ms = IDLE_WAIT_MS
+                heavy = self._heavy if size > LIGHT_FRAME_BYTES_MAX else None
+                request = await _request(reader, size, heavy)
+                if request is None:
                     return
                 work = asyncio.create_task(self._answer(request, writer))
-                at_work.add(work)
-                work.add_done_callback(at_work.discard)
+                for tasks in (at_work, self._at_work):
+                    tasks.add(work)
+                    work.add_done_callback(tasks.discard)
                 work.add_done_callback(lambda _: room.release())
+                if heavy is not None:
+                    work.add_done_callback(lambda _: self._heavy.release())
         finally:
-            # Work goes on without its peer: a command that was received is a command. A server that stops doesn't
-            # wait for an application that never answers.
-            if at_work and self._stopping is not None and not self._stopping.is_set():
+            # Work goes on without its peer: a command that was received is a command. A server that has waited for its
+            # answers doesn't wait again for an application that never gives one.
+            if at_work and not self._drained:
                 await asyncio.wait(at_work)
 
     async def _answer(self, request: Request, writer: asyncio.StreamWriter) -> None:
@@ -183,10 +217,11 @@ class SocketServer:
             )
         try:
             args: tuple[Any, ...] = msgspec.msgpack.decode(request.args, type=ARGUMENTS[request.op])
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, RecursionError) as error:
             raise BugError("bad_arguments", str(error)[:200], path=request.op) from error
         if request.op == "hello":
             return Hello(PROTOCOL_VERSION, self._token, os.getpid())
+        args = _clamped(request.op, args)
         names = _KEYWORDS.get(request.op, ())
         plain = len(args) - len(names)
         method: Callable[..., Awaitable[object]] = getattr(
@@ -196,6 +231,50 @@ class SocketServer:
 
     def _failed(self, number: int, error: BaseException) -> Answer:
         return Answer(number, self._store.now_ms(), _NOTHING, failure_of(error))
+
+
+async def _frame_size(reader: asyncio.StreamReader, wait_ms: int, at_work: Collection[object]) -> int | None:
+    """The size of the next frame; None if there will be none, or none that is of use."""
+    while True:
+        try:
+            async with asyncio.timeout(wait_ms / 1000):
+                size = int.from_bytes(await reader.readexactly(4), "big")
+                return size if size <= FRAME_BYTES_MAX else None
+        except TimeoutError:
+            if not at_work:  # who waits for an answer has nothing to say
+                return None
+        except (asyncio.IncompleteReadError, ConnectionError):
+            return None
+
+
+async def _request(
+    reader: asyncio.StreamReader, size: int, heavy: asyncio.Semaphore | None
+) -> Request | None:
+    """The frame's request; None if it doesn't come in time or is none. ``heavy`` is taken for it, and kept if it came."""
+    taken = False
+    request = None
+    try:
+        async with asyncio.timeout(FRAME_WAIT_MS / 1000):
+            if heavy is not None:
+                await heavy.acquire()
+                taken = True
+            request = msgspec.msgpack.decode(await reader.readexactly(size), type=Request)
+    except (TimeoutError, asyncio.IncompleteReadError, ConnectionError, msgspec.DecodeError, RecursionError):
+        return None
+    finally:
+        if heavy is not None and taken and request is None:
+            heavy.release()
+    return request
+
+
+def _clamped(op: str, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """A peer can't ask for everything at once."""
+    if op == "runs":
+        where: RunFilter = args[0]
+        return (msgspec.structs.replace(where, limit=max(0, min(where.limit, ROWS_MAX))),)
+    if op in ("read", "unknown_effects", "ready_runs"):  # the last argument is the number of rows
+        return (*args[:-1], max(0, min(args[-1], ROWS_MAX)))
+    return args
 
 
 def _listen(folder: str, name: str) -> socket.socket:
@@ -210,6 +289,8 @@ def _listen(folder: str, name: str) -> socket.socket:
             listener.setblocking(False)
     except OSError as error:
         listener.close()
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise DiskFull(folder) from error
         raise StoreError("socket_unusable", str(error), path=os.path.join(folder, name)) from error
     except BaseException:
         listener.close()

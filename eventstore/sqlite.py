@@ -49,6 +49,7 @@ class SqliteStore:
         clock: Callable[[], int] | None = None,
         on_submit: SubmitHandler | None = None,
         on_ready: ReadyListener | None = None,
+        on_closed: Callable[[], None] = lambda: None,
     ) -> None:
         self.path = path
         self.on_submit = on_submit
@@ -57,6 +58,7 @@ class SqliteStore:
         self._now_ms = self._clock.now_ms if clock is None else NeverFalling(clock)
         self._rows = SqliteRows(self._the_connection, self._now_ms)
         self._thread = StoreThread(path, self._rows)
+        self._on_closed = on_closed
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closing: asyncio.Future[None] | None = None
 
@@ -71,9 +73,11 @@ class SqliteStore:
         clock: Callable[[], int] | None = None,
         on_submit: SubmitHandler | None = None,
         on_ready: ReadyListener | None = None,
+        on_closed: Callable[[], None] = lambda: None,
     ) -> SqliteStore:
-        """Open or create the file. The caller holds its lock. Raises ``DamagedFile``, ``NewerSchema``, ``StoreError``."""
-        store = cls(path, clock=clock, on_submit=on_submit, on_ready=on_ready)
+        """Open or create the file. The caller holds its lock; ``on_closed`` is called on the store's thread when nothing
+        here uses the file any more, also after a failed opening. Raises ``DamagedFile``, ``NewerSchema``, ``StoreError``."""
+        store = cls(path, clock=clock, on_submit=on_submit, on_ready=on_ready, on_closed=on_closed)
         store._loop = asyncio.get_running_loop()
         store._thread.listen(store._loop, store._announce)
         try:
@@ -81,7 +85,7 @@ class SqliteStore:
             floor_ms = await store._thread.submit(store._rows.begin, writes=False, light=False)
             store._clock.raise_to(floor_ms)
         except BaseException:
-            store._thread.stop(store._disconnect)
+            await store.close()
             raise
         return store
 
@@ -211,12 +215,16 @@ class SqliteStore:
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(handle(), self._loop))
 
     async def close(self) -> None:
-        """Finish what was handed in, empty the WAL and close the file. Later calls raise; closing twice is harmless."""
+        """Finish what was handed in, empty the WAL and close the file. Later calls raise; closing twice is harmless. It goes
+        on to its end if the caller is cancelled."""
         if self._closing is None:
             self._closing = self._thread.stop(self._disconnect)
         await asyncio.shield(self._closing)
 
     def _disconnect(self) -> None:
-        if self._thread.opened:
-            self._thread.checkpoint()
-            self._thread.connection.close()
+        try:
+            if self._thread.opened:
+                self._thread.checkpoint()
+                self._thread.connection.close()
+        finally:
+            self._on_closed()

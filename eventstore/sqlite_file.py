@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import sqlite3
 import stat
 
-from ..runtime.errors import DamagedFile, StoreError, StoreUrlError
+from ..runtime.errors import DamagedFile, DiskFull, StoreError, StoreUrlError
 from .migrate import migrate, refuse_unknown
 
 CHECKED_BYTES_MAX = 16 * 1024 * 1024
@@ -48,16 +49,6 @@ NETWORK_FILE_SYSTEMS = frozenset(
         "virtiofs",
     )
 )
-
-
-def has_wal_reset_bug(version: tuple[int, ...]) -> bool:
-    """Whether this SQLite may lose commits when two connections write and checkpoint at once.
-
-    The WAL-reset race is in 3.7.0 to 3.51.2, but for the corrected branches 3.44.6 and up, and 3.50.7 and up.
-    """
-    if version < (3, 7, 0) or version >= (3, 51, 3):
-        return False
-    return not ((3, 44, 6) <= version < (3, 45, 0) or (3, 50, 7) <= version < (3, 51, 0))
 
 
 def real_path(path: str) -> str:
@@ -116,10 +107,9 @@ def connect(path: str) -> sqlite3.Connection:
     except sqlite3.Error as error:
         raise DamagedFile(path, str(error)) from error
     try:
-        if has_wal_reset_bug(sqlite3.sqlite_version_info):
-            connection.execute(
-                "PRAGMA locking_mode = EXCLUSIVE"
-            )  # before the first read, or it comes too late
+        # Before the first read, or it comes too late. Nobody else may open the file, not even an owner that got a lock
+        # file of its own because someone removed the first.
+        connection.execute("PRAGMA locking_mode = EXCLUSIVE")
         refuse_unknown(connection, path)
         _set_up(connection, path)
         migrate(connection)
@@ -140,11 +130,25 @@ def connect(path: str) -> sqlite3.Connection:
 def open_error(error: Exception, path: str) -> StoreError:
     """Why opening failed, as a type."""
     name = getattr(error, "sqlite_errorname", "")
+    if name.startswith("SQLITE_FULL") or (name.startswith(_WRITING) and has_no_space(path)):
+        return DiskFull(path)
     if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
         return StoreError("file_locked", "another program has the file open", path=path)
-    if name.startswith(("SQLITE_READONLY", "SQLITE_PERM", "SQLITE_CANTOPEN", "SQLITE_FULL", "SQLITE_IOERR")):
+    if name.startswith(("SQLITE_READONLY", "SQLITE_PERM", "SQLITE_CANTOPEN", "SQLITE_IOERR")):
         return StoreError(name.lower(), str(error), path=path)
     return DamagedFile(path, str(error))
+
+
+_WRITING = ("SQLITE_IOERR_WRITE", "SQLITE_IOERR_SHMSIZE", "SQLITE_CANTOPEN")
+
+
+def has_no_space(path: str) -> bool:
+    """Whether what failed in writing this file may have failed for want of space."""
+    try:
+        space = os.statvfs(os.path.dirname(path) or ".")
+    except OSError:
+        return False
+    return space.f_bavail * space.f_frsize < 1024 * 1024 or (space.f_files > 0 and space.f_favail == 0)
 
 
 def _check_header(path: str) -> None:
@@ -154,6 +158,8 @@ def _check_header(path: str) -> None:
         with open(path, "rb") as file:
             head = file.read(len(_MAGIC))
     except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise DiskFull(path) from error
         raise StoreError("unreadable", str(error), path=path) from error
     if head and head != _MAGIC:
         raise DamagedFile(path, "the file is no SQLite database")

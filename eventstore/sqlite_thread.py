@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import queue
 import sqlite3
 import threading
@@ -22,6 +21,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
 from ..runtime.errors import DamagedFile, DiskFull, StoreError
+from .sqlite_file import has_no_space
 
 T = TypeVar("T")
 
@@ -212,11 +212,23 @@ class StoreThread:
     def _turn_over(self) -> None:
         self._alone = ""
 
-    def stop(self, last: Callable[[], None]) -> asyncio.Future[Any]:
-        """Run ``last`` after all jobs handed in so far, then end the thread. Later jobs are refused."""
-        future = self.submit(last, writes=False, light=False)
+    def stop(self, last: Callable[[], None]) -> asyncio.Future[None]:
+        """Run ``last`` on the thread after all jobs handed in so far, however many wait, then end the thread. Later jobs
+        are refused. ``last`` runs even if nobody waits for the future any more; a thread that never began runs none, and
+        then it is run here."""
+        if self._closed:
+            raise StoreError("store_closed", "the store is closed", path=self.path)
         self._closed = True
-        self._wake.put(False)
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[None] = loop.create_future()
+        job = Job(last, False, False, loop, future)
+        if self._thread.ident is None:
+            self._read(job)
+            _resolve([job])
+        else:
+            self._jobs.append(job)
+            self._wake.put(True)
+            self._wake.put(False)
         return future
 
     # --- on the event loop -----------------------------------------------------------------------------------------
@@ -387,7 +399,7 @@ class StoreThread:
         if isinstance(error, UnicodeDecodeError) or name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")):
             typed: StoreError = DamagedFile(self.path, str(error))
         elif name.startswith("SQLITE_FULL") or (
-            name.startswith("SQLITE_IOERR_WRITE") and _no_space(self.path)
+            name.startswith("SQLITE_IOERR_WRITE") and has_no_space(self.path)
         ):
             typed = DiskFull(self.path)
         else:
@@ -437,11 +449,3 @@ def _resolve(jobs: list[Job]) -> None:
 
 def _name(error: BaseException) -> str:
     return str(getattr(error, "sqlite_errorname", ""))
-
-
-def _no_space(path: str) -> bool:
-    try:
-        space = os.statvfs(path)
-    except OSError:
-        return False
-    return space.f_bavail * space.f_frsize < 1024 * 1024

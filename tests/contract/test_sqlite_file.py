@@ -17,7 +17,7 @@ from boundloop.eventstore.clock import StoreClock
 from boundloop.eventstore.location import Location, open_store, parse_url
 from boundloop.eventstore.port import AlreadyDone, Appended, RunFilter
 from boundloop.eventstore.sqlite import SqliteStore
-from boundloop.eventstore.sqlite_file import connect, file_system_of, has_wal_reset_bug, real_path
+from boundloop.eventstore.sqlite_file import connect, file_system_of, real_path
 from boundloop.eventstore.verify import verify_store
 from boundloop.runtime.errors import (
     DamagedFile,
@@ -119,27 +119,6 @@ def test_a_network_file_system_is_refused(tmp_path: Path, monkeypatch: pytest.Mo
     assert caught.value.code == "network_file_system"
 
 
-@pytest.mark.parametrize(
-    ("version", "affected"),
-    [
-        ((3, 6, 23), False),
-        ((3, 7, 0), True),
-        ((3, 40, 1), True),
-        ((3, 44, 5), True),
-        ((3, 44, 6), False),
-        ((3, 45, 0), True),
-        ((3, 50, 6), True),
-        ((3, 50, 7), False),
-        ((3, 51, 0), True),
-        ((3, 51, 2), True),
-        ((3, 51, 3), False),
-        ((3, 53, 0), False),
-    ],
-)
-def test_the_range_of_the_wal_reset_bug(version: tuple[int, int, int], affected: bool) -> None:
-    assert has_wal_reset_bug(version) is affected
-
-
 def test_the_connection_is_set_up_as_promised(tmp_path: Path) -> None:
     connection = connect(str(tmp_path / "runs.db"))
 
@@ -147,9 +126,8 @@ def test_the_connection_is_set_up_as_promised(tmp_path: Path) -> None:
         return connection.execute(f"PRAGMA {name}").fetchone()[0]
 
     assert (pragma("journal_mode"), pragma("synchronous"), pragma("mmap_size")) == ("wal", 2, 0)
-    exclusive = has_wal_reset_bug(sqlite3.sqlite_version_info)
-    assert pragma("locking_mode") == ("exclusive" if exclusive else "normal")
-    assert (tmp_path / "runs.db-shm").exists() is not exclusive
+    assert pragma("locking_mode") == "exclusive"
+    assert not (tmp_path / "runs.db-shm").exists()
     assert os.stat(tmp_path / "runs.db").st_mode & 0o777 == 0o600
     connection.close()
 

@@ -9,8 +9,8 @@ from contextlib import asynccontextmanager
 import pytest
 
 from boundloop.eventstore.location import connect_store, open_store
+from boundloop.eventstore.peer import PeerStore
 from boundloop.eventstore.port import Switch
-from boundloop.eventstore.socket_client import SocketStore
 from boundloop.runtime.errors import StoreError
 
 from .store_contract import StoreContract, World
@@ -41,7 +41,8 @@ class TestSqliteThroughTheSocket(StoreContract):
             url_in(folder), clock=world.clock, on_submit=world.on_submit, on_ready=world.on_ready
         )
         world.store = await connect_store(url_in(folder))
-        assert isinstance(world.store, SocketStore)
+        assert isinstance(world.store, PeerStore)
+        assert not world.store.owns
         yield world
         await world.store.close()
         await owner.close()

@@ -1,5 +1,7 @@
 """One process owns a file: the lock, who is refused and how, taking over, and the socket for everybody else."""
 
+# pyright: reportPrivateUsage=false
+
 from __future__ import annotations
 
 import asyncio
@@ -7,21 +9,26 @@ import json
 import os
 import signal
 import socket
+import sqlite3
 import stat
 import subprocess
 import sys
+import threading
 from collections.abc import Generator
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from boundloop.eventstore import socket_server
+from boundloop.eventstore import socket_server, sqlite_file, sqlite_thread
 from boundloop.eventstore.location import connect_store, open_store
 from boundloop.eventstore.owned import OwnedSqliteStore, lock_path
-from boundloop.eventstore.owner import OwnerText, live_owner, take
+from boundloop.eventstore.owner import OwnerText, _may_hold, live_owner, take
+from boundloop.eventstore.peer import PeerStore
+from boundloop.eventstore.port import RunFilter
 from boundloop.eventstore.process_identity import ProcessIdentity, is_same_process, start_of, this_process
 from boundloop.eventstore.socket_client import SocketStore
 from boundloop.eventstore.socket_protocol import FRAME_BYTES_MAX, socket_address, socket_name
@@ -151,6 +158,116 @@ def test_taking_over_never_kills_a_reused_pid(tmp_path: Path) -> None:
         lock.release()
 
 
+HOLDER = """
+import sys
+from boundloop.eventstore.owner import take
+lock = take(sys.argv[1])
+print("held", flush=True)
+sys.stdin.readline()
+{give_up}
+print("given up", flush=True)
+sys.stdin.readline()
+"""
+
+FLOCK_ONLY = """
+import fcntl, os, sys
+fcntl.flock(os.open(sys.argv[1], os.O_RDWR), fcntl.LOCK_EX)
+print("held", flush=True)
+sys.stdin.readline()
+"""
+
+
+def given_up(path: str, how: str) -> AbstractContextManager[subprocess.Popen[str]]:
+    return program(HOLDER.format(give_up=how), path)
+
+
+@pytest.mark.parametrize("probes", [0, 1])
+@pytest.mark.parametrize("how", ["lock.release()", "lock.forget_in_child()"], ids=["released", "text left"])
+def test_who_gave_the_lock_up_is_neither_named_nor_killed(tmp_path: Path, how: str, probes: int) -> None:
+    """Its process lives, and another that has written no text holds the lock, as a probe or a new owner does for a
+    moment. A text that is left must have been cleared by whoever looked in between."""
+    path = str(tmp_path / "runs.db.lock")
+    if how == "lock.forget_in_child()" and probes == 0:
+        pytest.skip("nobody can have cleared it")
+    with given_up(path, how) as innocent:
+        assert hear(innocent) == "held"
+        say(innocent)
+        assert hear(innocent) == "given up"
+        for _ in range(probes):
+            assert live_owner(path) is None
+        with program(FLOCK_ONLY, path) as holder:
+            assert hear(holder) == "held"
+            for take_over in (False, True):
+                with pytest.raises(OwnedError) as caught:
+                    take(path, take_over=take_over)
+                assert caught.value.pid != innocent.pid
+            assert (innocent.poll(), holder.poll()) == (None, None)
+
+
+def test_a_new_owners_text_is_the_only_one(tmp_path: Path) -> None:
+    path = str(tmp_path / "runs.db.lock")
+    Path(path).write_text("x" * 4_000)
+    lock = take(path)
+    assert json.loads(Path(path).read_text())["process"]["pid"] == os.getpid()
+    lock.release()
+
+
+def test_where_the_kernel_names_the_holder_no_other_process_is_killed(tmp_path: Path) -> None:
+    path = tmp_path / "runs.db.lock"
+    path.write_text("")
+    locks = tmp_path / "locks"
+    with path.open() as file:
+        row = f"1: FLOCK  ADVISORY  WRITE 4711 08:01:{path.stat().st_ino} 0 EOF\n"
+        for text, pid, may in ((row, 4711, True), (row, 4712, False), ("", 4712, True)):
+            locks.write_text(text)
+            assert _may_hold(file.fileno(), pid, str(locks)) is may
+        assert _may_hold(file.fileno(), 1, str(tmp_path / "none"))
+
+
+def test_a_process_with_pid_1_can_be_named_but_is_never_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a container the application is pid 1."""
+    first = ProcessIdentity(
+        pid=1, pid_start=start_of(1) or 1, boot_id=this_process().boot_id, host=socket.gethostname()
+    )
+    path = str(tmp_path / "runs.db.lock")
+    lock = take(path)
+    Path(path).write_bytes(msgspec.json.encode(OwnerText(process=first, token="t")))
+    killed: list[int] = []
+    monkeypatch.setattr(signal, "pidfd_send_signal", lambda *_: killed.append(1))
+    with pytest.raises(OwnedError) as caught:
+        take(path, take_over=True)
+    assert (caught.value.pid, killed) == (1, [])
+    lock.release()
+
+
+def test_an_owner_for_one_command_is_waited_for_by_who_comes_to_stay(tmp_path: Path) -> None:
+    path = str(tmp_path / "runs.db.lock")
+    with program(
+        HOLDER.format(give_up="lock.release()").replace("argv[1])", "argv[1], brief=True)"), path
+    ) as brief:
+        assert hear(brief) == "held"
+        with pytest.raises(OwnedError) as caught:
+            take(path, brief=True)
+        assert caught.value.pid == brief.pid
+        with ThreadPoolExecutor(1) as pool:
+            staying = pool.submit(take, path)
+            say(brief)
+            assert hear(brief) == "given up"
+            staying.result(PATIENCE_S).release()
+
+
+@pytest.mark.asyncio
+async def test_a_removed_lock_file_gives_no_second_owner(tmp_path: Path) -> None:
+    with owner_of(url_in(tmp_path)) as process:
+        (tmp_path / "runs.db.lock").unlink()
+        with pytest.raises(StoreError) as caught:
+            await open_store(url_in(tmp_path))
+        assert caught.value.code == "file_locked"
+        assert process.poll() is None
+
+
 @pytest.mark.parametrize("change", [{"boot_id": "other"}, {"host": "other"}, {"pid_start": 0}, {"pid": 1}])
 def test_a_process_is_only_the_same_with_full_proof(change: dict[str, Any]) -> None:
     me = this_process()
@@ -187,7 +304,7 @@ async def test_the_lock_file_outlives_its_owner_and_its_text_binds_nobody(tmp_pa
     assert owner is not None
     assert owner.process == this_process()
     await store.close()
-    assert (tmp_path / "runs.db.lock").stat().st_size > 0
+    assert (tmp_path / "runs.db.lock").stat().st_size == 0
     assert live_owner(path) is None
     await (await open_store(url_in(tmp_path))).close()
 
@@ -277,6 +394,82 @@ async def test_an_opening_that_is_cancelled_gives_the_lock_back(tmp_path: Path) 
     await store.close()
 
 
+def unlocked(folder: Path) -> bool:
+    return live_owner(lock_path(str(folder / "runs.db"))) is None
+
+
+async def with_a_job_at_work(store: OwnedSqliteStore, go_on: threading.Event) -> None:
+    """Returns when the store's thread works on a job that ends only when told to."""
+    begun = threading.Event()
+
+    def job() -> None:
+        begun.set()
+        go_on.wait(PATIENCE_S)
+
+    store._thread.submit(job, writes=True, light=False)
+    await asyncio.to_thread(begun.wait, PATIENCE_S)
+
+
+@pytest.mark.asyncio
+async def test_a_cancelled_close_keeps_the_lock_until_the_thread_is_done(tmp_path: Path) -> None:
+    store = await OwnedSqliteStore.open_owned(str(tmp_path / "runs.db"))
+    go_on = threading.Event()
+    await with_a_job_at_work(store, go_on)
+    closing = asyncio.ensure_future(store.close())
+    while (tmp_path / "runs.db.sock").exists():  # noqa: ASYNC110  the first thing that closing does
+        await asyncio.sleep(0)
+    closing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await closing
+    assert not unlocked(tmp_path)
+    go_on.set()
+    await store.close()
+    assert unlocked(tmp_path)
+
+
+@pytest.mark.asyncio
+async def test_a_store_with_all_the_jobs_that_may_wait_closes_after_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite_thread, "WAITING_JOBS_MAX", 3)
+    store = await OwnedSqliteStore.open_owned(str(tmp_path / "runs.db"))
+    go_on = threading.Event()
+    await with_a_job_at_work(store, go_on)
+    waiting = [asyncio.ensure_future(store.runs(RunFilter())) for _ in range(4)]
+    await asyncio.sleep(0)
+    closing = asyncio.ensure_future(store.close())
+    go_on.set()
+    answers = await asyncio.gather(*waiting, return_exceptions=True)
+    assert [getattr(answer, "code", "") for answer in answers] == ["", "", "", "store_overloaded"]
+    await closing
+    assert unlocked(tmp_path)
+    assert not store._thread._thread.is_alive()
+
+
+@pytest.mark.asyncio
+async def test_an_opening_that_is_cancelled_keeps_the_lock_until_the_thread_is_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+    connect = sqlite_file.connect
+
+    def slow_connect(path: str) -> sqlite3.Connection:
+        begun.set()
+        go_on.wait(PATIENCE_S)
+        return connect(path)
+
+    monkeypatch.setattr(sqlite_file, "connect", slow_connect)
+    opening = asyncio.ensure_future(open_store(url_in(tmp_path)))
+    await asyncio.to_thread(begun.wait, PATIENCE_S)
+    opening.cancel()
+    await asyncio.sleep(0)
+    assert not unlocked(tmp_path)
+    go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await opening
+    assert unlocked(tmp_path)
+
+
 # --- the socket ------------------------------------------------------------------------------------------------------
 
 
@@ -312,7 +505,8 @@ async def test_a_path_too_long_for_a_socket_address_is_served(tmp_path: Path, na
     url = f"sqlite:///{folder / name}"
     owner = await open_store(url)
     peer = await connect_store(url)
-    assert isinstance(peer, SocketStore)
+    assert isinstance(peer, PeerStore)
+    assert not peer.owns
     await LogWriter(peer, "r1").write("one")
     assert len(await owner.read("r1")) == 1
     await peer.close()
@@ -325,7 +519,8 @@ async def test_without_an_owner_a_command_owns_the_file_meanwhile(tmp_path: Path
         await connect_store(url_in(tmp_path), must_exist=True)
     assert caught.value.message == "there is no such file"
     store = await connect_store(url_in(tmp_path))
-    assert isinstance(store, OwnedSqliteStore)
+    assert isinstance(store, PeerStore)
+    assert store.owns
     await store.close()
 
 
@@ -369,11 +564,18 @@ async def test_connections_are_bounded_and_the_surplus_is_told(
     await owner.close()
 
 
+async def socket_of(folder: Path) -> SocketStore:
+    """A connection that ends with its owner."""
+    path = str(folder / "runs.db")
+    owner = live_owner(lock_path(path))
+    assert owner is not None
+    return await SocketStore.connect(path, owner)
+
+
 @pytest.mark.asyncio
 async def test_when_the_owner_dies_open_calls_are_told_so(tmp_path: Path) -> None:
-    url = url_in(tmp_path)
-    with owner_of(url) as process:
-        peer = await connect_store(url)
+    with owner_of(url_in(tmp_path)) as process:
+        peer = await socket_of(tmp_path)
         os.kill(process.pid, signal.SIGSTOP)
         pending = asyncio.ensure_future(peer.hosts())
         await asyncio.sleep(0)
@@ -386,7 +588,10 @@ async def test_when_the_owner_dies_open_calls_are_told_so(tmp_path: Path) -> Non
 
 
 @pytest.mark.asyncio
-async def test_closing_the_owner_does_not_wait_for_a_handler_that_never_answers(tmp_path: Path) -> None:
+async def test_closing_the_owner_does_not_wait_for_a_handler_that_never_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(socket_server, "DRAIN_WAIT_MS", 20)
     begun = asyncio.Event()
 
     async def never(run_id: str, command_id: str, command: bytes) -> bytes:
@@ -395,7 +600,7 @@ async def test_closing_the_owner_does_not_wait_for_a_handler_that_never_answers(
         return b""
 
     owner = await open_store(url_in(tmp_path), on_submit=never)
-    peer = await connect_store(url_in(tmp_path))
+    peer = await socket_of(tmp_path)
     pending = asyncio.ensure_future(peer.submit("r1", "k1", b"x"))
     await begun.wait()
     await asyncio.wait_for(owner.close(), PATIENCE_S)
@@ -403,6 +608,45 @@ async def test_closing_the_owner_does_not_wait_for_a_handler_that_never_answers(
         await pending
     assert caught.value.code == "owner_gone"
     await peer.close()
+
+
+@pytest.mark.asyncio
+async def test_a_closing_owner_answers_what_it_has_received(tmp_path: Path) -> None:
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    async def slow(run_id: str, command_id: str, command: bytes) -> bytes:
+        begun.set()
+        await go_on.wait()
+        return b"done"
+
+    owner = await open_store(url_in(tmp_path), on_submit=slow)
+    peer = await socket_of(tmp_path)
+    pending = asyncio.ensure_future(peer.submit("r1", "k1", b"x"))
+    await begun.wait()
+    closing = asyncio.ensure_future(owner.close())
+    while (tmp_path / "runs.db.sock").exists():  # noqa: ASYNC110  the first thing that closing does
+        await asyncio.sleep(0)
+    go_on.set()
+    assert await pending == b"done"
+    await closing
+    await peer.close()
+
+
+@pytest.mark.asyncio
+async def test_a_peer_whose_owner_closed_owns_the_file_itself_and_repeats_the_call(tmp_path: Path) -> None:
+    async def decide(run_id: str, command_id: str, command: bytes) -> bytes:
+        return b"decided here"
+
+    owner = await open_store(url_in(tmp_path))
+    peers = [await connect_store(url_in(tmp_path), on_submit=decide) for _ in range(2)]
+    await LogWriter(peers[0], "r1").write("one")
+    await owner.close()
+    for peer in peers:
+        assert len(await peer.read("r1")) == 1
+        assert await peer.submit("r1", "k1", b"x") == b"decided here"
+    assert [isinstance(peer, PeerStore) and peer.owns for peer in peers] == [True, False]
+    for peer in reversed(peers):
+        await peer.close()
 
 
 @pytest.mark.asyncio
