@@ -78,6 +78,13 @@ def test_wheel_takes_each_package() -> None:
     assert included == {name: f"boundloop/{name}" for name in packages()}
 
 
+def test_wheel_takes_each_file_of_the_package_itself() -> None:
+    wheel = project()["tool"]["hatch"]["build"]["targets"]["wheel"]
+    files = {f"src/boundloop/{path.name}" for path in (ROOT / "src/boundloop").iterdir() if path.is_file()}
+    assert set(wheel["only-include"]) == files
+    assert wheel["sources"] == ["src"]
+
+
 def test_sdist_takes_each_package_and_the_tests() -> None:
     included = set(project()["tool"]["hatch"]["build"]["targets"]["sdist"]["include"])
     assert {f"/{name}" for name in packages() | NOT_PACKAGED} <= included
