@@ -235,7 +235,11 @@ def test_a_process_with_pid_1_can_be_named_but_is_never_killed(
     lock = take(path)
     Path(path).write_bytes(msgspec.json.encode(OwnerText(process=first, token="t")))
     killed: list[int] = []
-    monkeypatch.setattr(signal, "pidfd_send_signal", lambda *_: killed.append(1))
+
+    def kill(handle: int, number: int) -> None:
+        killed.append(handle)
+
+    monkeypatch.setattr(signal, "pidfd_send_signal", kill)
     with pytest.raises(OwnedError) as caught:
         take(path, take_over=True)
     assert (caught.value.pid, killed) == (1, [])
@@ -443,6 +447,7 @@ async def test_a_store_with_all_the_jobs_that_may_wait_closes_after_them(
     assert [getattr(answer, "code", "") for answer in answers] == ["", "", "", "store_overloaded"]
     await closing
     assert unlocked(tmp_path)
+    store._thread._thread.join(PATIENCE_S)
     assert not store._thread._thread.is_alive()
 
 
