@@ -513,9 +513,19 @@ class RunDriver:
             return ChecksDone(call=call.call, recheck=order.recheck, refused=arguments)
         key = call.key if admitted is None else admitted.key
         row = None if key is None else await store.ledger_row(state.tenant, key)
+        ended = row is not None and row.status == "unknown" and await self._has_ended(row.run_id)
         if gate.runs_inline(state.tools.get(call.tool)):
-            return checks.run_inline(gate, state, call, admitted, arguments, row, recheck=order.recheck)
-        return await checks.run_beside(gate, state, call, admitted, arguments, row, recheck=order.recheck)
+            done = checks.run_inline(gate, state, call, admitted, arguments, row, recheck=order.recheck)
+        else:
+            done = await checks.run_beside(gate, state, call, admitted, arguments, row, recheck=order.recheck)
+        return msgspec.structs.replace(done, holder_ended=True) if ended else done
+
+    async def _has_ended(self, run_id: str) -> bool:
+        """Whether another run will do nothing more about an effect that it left unknown."""
+        if run_id == self.state.run_id:
+            return False
+        row = await self.around.store.run(run_id)
+        return row is None or bool(row.damaged) or row.index.status == "terminated"
 
     def _check_read(self, order: RunChecks, call: CallState) -> ChecksDone:
         """As ``_checked`` for a read: no key, no look-up, no wait."""

@@ -37,7 +37,7 @@ from .port import (
     SubmitHandler,
     Switch,
 )
-from .rules import accepts_claim, claimed_row, is_ended, lost_wake, settled_row, waits_for_key
+from .rules import accepts_claim, claimed_row, is_at_rest, is_ended, lost_wake, settled_row, waits_for_key
 
 
 class _Run:
@@ -85,7 +85,7 @@ class MemoryStore:
             return refusal
         if request.claim is not None:
             held = self._ledger.get((request.claim.tenant, request.claim.key))
-            if not accepts_claim(held, request.run_id, request.claim.call_id):
+            if not accepts_claim(held, request.run_id, request.claim):
                 assert held is not None
                 return ClaimTaken(held)
         self._blobs.update(request.blobs)
@@ -170,8 +170,7 @@ class MemoryStore:
         key = lost_wake(before.waiting_for, after.waiting_for)
         if key is None:
             return False
-        held = self._ledger.get((tenant, key))
-        return held is None or held.status in ("succeeded", "rejected")
+        return is_at_rest(self._ledger.get((tenant, key)))
 
     def _wake(self, run_id: str, now_ms: int) -> bool:
         run = self._runs.get(run_id)

@@ -10,11 +10,14 @@ ENDED_STATUS = "terminated"
 _KEY = "key:"
 
 
-def accepts_claim(held: LedgerRow | None, run_id: str, call_id: str) -> bool:
-    """Whether (run, call) may take a key whose row is ``held``."""
+def accepts_claim(held: LedgerRow | None, run_id: str, claim: Claim) -> bool:
+    """Whether this run's claim may take a key whose row is ``held``."""
     if held is None or held.status == "rejected":
         return True
-    return ((held.run_id, held.call_id) == (run_id, call_id)) and held.status != "succeeded"
+    holder = held.run_id, held.call_id
+    if held.status == "unknown" and claim.over == holder:
+        return held.intent_sha256 == claim.intent_sha256
+    return holder == (run_id, claim.call_id) and held.status != "succeeded"
 
 
 def claimed_row(claim: Claim, run_id: str, epoch: int, now_ms: int) -> LedgerRow:
@@ -57,6 +60,11 @@ def settled_row(held: LedgerRow, settlement: Settlement, now_ms: int) -> LedgerR
     )
 
 
+def is_at_rest(held: LedgerRow | None) -> bool:
+    """Whether whoever waits for this key has something to look at: it is free, or its holder may have stopped caring."""
+    return held is None or held.status in ("succeeded", "rejected", "unknown")
+
+
 def is_ended(index: RunIndex) -> bool:
     """Whether the run is over for good."""
     return index.status == ENDED_STATUS
@@ -71,8 +79,7 @@ def lost_wake(before: str, after: str) -> bytes | None:
     """The key that a run begins to wait for, given its ``waiting_for`` before and after an append; else None.
 
     The row may have been settled between the refused claim and this append, and a settlement wakes only those who wait
-    already. So whoever begins to wait for a key that is free or succeeded by now is ready at once. A row that became
-    ``unknown`` in between wakes the run when it is reconciled.
+    already. So whoever begins to wait for a key on which nobody works by now (``is_at_rest``) is ready at once.
     """
     if after == before or not after.startswith(_KEY):
         return None

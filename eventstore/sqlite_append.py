@@ -19,7 +19,16 @@ from .port import (
     Conflict,
     Fenced,
 )
-from .rules import ENDED_STATUS, accepts_claim, claimed_row, is_ended, lost_wake, settled_row, waits_for_key
+from .rules import (
+    ENDED_STATUS,
+    accepts_claim,
+    claimed_row,
+    is_at_rest,
+    is_ended,
+    lost_wake,
+    settled_row,
+    waits_for_key,
+)
 
 BLOB_PART_BYTES = 256 * 1024
 """A blob is stored in parts of this size."""
@@ -114,7 +123,7 @@ class SqliteAppends:
             return Conflict(0)
         if request.claim is not None:
             held = self.ledger_row(request.claim.tenant, request.claim.key)
-            if held is not None and not accepts_claim(held, request.run_id, request.claim.call_id):
+            if held is not None and not accepts_claim(held, request.run_id, request.claim):
                 return self._refusal(request) or ClaimTaken(held)
         seq = request.expected_seq + request.event_count
         if known is None:
@@ -239,8 +248,7 @@ class SqliteAppends:
         ready_at_ms = known.ready_at_ms if request.release or request.ready else None
         key = lost_wake(waited_for, request.index.waiting_for)
         if key is not None and not request.ready:
-            held = self.ledger_row(known.tenant, key)
-            missed = held is None or held.status in ("succeeded", "rejected")
+            missed = is_at_rest(self.ledger_row(known.tenant, key))
         else:
             missed = False
         if request.ready or missed:

@@ -11,7 +11,7 @@ from hashlib import sha256
 from . import events as e
 from .commands import Approve, ChecksDone, Reject
 from .decision import NOTHING, Decision, refuse, settle
-from .effects import claim
+from .effects import abandoned, claim
 from .state import ApprovalState, CallState, State
 
 NO_PREVIEW = b"{}"
@@ -28,7 +28,9 @@ def approval_id(run_id: str, call: str, round_: int) -> str:
 def request_approval(
     state: State, call: CallState, command: ChecksDone, now_ms: int, *, round_: int
 ) -> Decision:
-    """Ask a person about exactly this. The key is claimed with it, so nobody else asks for the same effect."""
+    """Ask a person about exactly this. The key is claimed with it, so nobody else asks for the same effect. The row of an
+    abandoned effect is left as it is until the approved attempt takes it: a "no" must not make it look as if nothing
+    had happened."""
     preview = command.preview if command.preview is not None else NO_PREVIEW
     expires = min(now_ms + state.limits.approval_ms, state.deadline_at_ms)
     event = e.ApprovalRequested(
@@ -43,7 +45,8 @@ def request_approval(
         command.resource_version,
         expires,
     )
-    return Decision((event,), claim=claim(state, call, "approval", 0, expires))
+    over = abandoned(state, call, command)
+    return Decision((event,), claim=None if over is not None else claim(state, call, "approval", 0, expires))
 
 
 def find(state: State, approval: str) -> tuple[CallState, ApprovalState] | None:

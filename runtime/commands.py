@@ -8,10 +8,11 @@ idempotent, and are the only ones with a wire form. ``Advance`` asks for whateve
 from __future__ import annotations
 
 from hashlib import sha256
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
+from .errors import CallerError
 from .events import Rung, RungVerdict
 from .ledger import LedgerRow
 from .model import ModelTurn
@@ -59,6 +60,7 @@ class ChecksDone(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Verdicts of one pass over the rungs that need application code, with the key's row as looked up.
 
     ``recheck``: the pass right before a dispatch. ``definition_sha256`` is that of the tool in this process now.
+    ``holder_ended``: the run that holds ``row`` has ended, or can't be read any more; it will do nothing about it.
     ``preview`` is canonical JSON when a person has to be asked or was asked; ``ask`` says that one has to be. A preview
     made again must be equal to the one that was approved, so it is a function of the arguments and the resource alone.
     """
@@ -71,6 +73,7 @@ class ChecksDone(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     terminal: bool = False
     ask: bool = False
     row: LedgerRow | None = None
+    holder_ended: bool = False
     definition_sha256: bytes = b""
     contract_kept: bool = True
     policy_revision: str = ""
@@ -122,25 +125,30 @@ class Queried(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     code: str = ""
 
 
+Name = Annotated[str, msgspec.Meta(max_length=200)]
+Reason = Annotated[str, msgspec.Meta(max_length=1_000)]
+Raised = Annotated[dict[str, int], msgspec.Meta(max_length=64)]
+
+
 class Outside(msgspec.Struct, frozen=True, kw_only=True, tag_field="command", forbid_unknown_fields=True):
     """Base of commands with a wire form. ``by`` is the authenticated principal that submits, never a model's word."""
 
     command_id: str
-    by: str
+    by: Name
 
 
 class Approve(Outside, frozen=True, kw_only=True, tag="approve"):
     """Approve one preview, by the id of its approval."""
 
-    approval_id: str
-    reason: str = ""
+    approval_id: Name
+    reason: Reason = ""
 
 
 class Reject(Outside, frozen=True, kw_only=True, tag="reject"):
     """Say no to one preview; ``on_reject="stop"`` also ends the run."""
 
-    approval_id: str
-    reason: str = ""
+    approval_id: Name
+    reason: Reason = ""
     on_reject: Literal["continue", "stop"] = "continue"
 
 
@@ -161,16 +169,16 @@ class Close(Outside, frozen=True, kw_only=True, tag="close"):
 class RaiseLimits(Outside, frozen=True, kw_only=True, tag="raise_limits"):
     """Higher values for named limits."""
 
-    raised: dict[str, int]
+    raised: Raised
 
 
 class ResolveCall(Outside, frozen=True, kw_only=True, tag="resolve_call"):
     """A person's word on an unknown effect. ``result`` is JSON when it was applied."""
 
-    call: str
+    call: Name
     outcome: Literal["applied", "absent"]
     result: str = ""
-    reason: str = ""
+    reason: Reason = ""
 
 
 OutsideCommand = Approve | Reject | Cancel | Resume | Close | RaiseLimits | ResolveCall
@@ -203,3 +211,12 @@ def command_sha256(command: OutsideCommand) -> bytes:
 def decode_command(data: bytes) -> OutsideCommand:
     """Strict decode; raises ``msgspec.ValidationError``."""
     return _decoder.decode(data)
+
+
+def strict_command(command: OutsideCommand) -> OutsideCommand:
+    """The command as another process would hear it. Raises ``CallerError`` if it isn't what its type says: another type
+    in a field, a text beyond its bound or with a lone surrogate, a number beyond 64 bits."""
+    try:
+        return decode_command(encode_command(command))
+    except (msgspec.MsgspecError, TypeError, ValueError, ArithmeticError, RecursionError) as error:
+        raise CallerError("command_invalid", str(error)[:300]) from error

@@ -12,7 +12,7 @@ from typing import Literal
 
 from . import events as e
 from .binding import binding_sha256, request_sha256
-from .commands import ClaimLost, Executed, Queried, ResolveCall
+from .commands import ChecksDone, ClaimLost, Executed, Queried, ResolveCall
 from .decision import NOTHING, Decision, refuse, settle
 from .ledger import Claim, LedgerRow
 from .limits import CALL_BACKOFF_MS, MARGIN_MS, QUERIES_MAX, QUERY_BACKOFF_MS, backoff_ms
@@ -21,11 +21,22 @@ from .state import CallState, State
 
 VALIDITY_LEAST_MS = 1
 REPLAYED_WITHOUT_RESULT = "this effect had already happened, without a usable result; nothing ran now"
+LEFT_UNKNOWN_TEXT = (
+    "the same action was sent before and nobody knows whether it took effect; a person has to settle that; "
+    "nothing ran now"
+)
 LIMIT_TEXT = "a limit of this run was reached; the action was not run"
 
 
-def claim(state: State, call: CallState, kind: str, attempt: int, valid_until_ms: int) -> Claim | None:
-    """The claim that goes with an approval request or an intent; None for reads."""
+def claim(
+    state: State,
+    call: CallState,
+    kind: str,
+    attempt: int,
+    valid_until_ms: int,
+    over: LedgerRow | None = None,
+) -> Claim | None:
+    """The claim that goes with an approval request or an intent; None for reads. ``over``: see ``abandoned``."""
     if call.key is None or call.intent_sha256 is None:
         return None
     return Claim(
@@ -38,6 +49,7 @@ def claim(state: State, call: CallState, kind: str, attempt: int, valid_until_ms
         args_sha256=call.args_sha256,
         attempt=attempt,
         valid_until_ms=valid_until_ms,
+        over=None if over is None else (over.run_id, over.call_id),
     )
 
 
@@ -105,7 +117,33 @@ def replayed(state: State, call: CallState, row: LedgerRow) -> e.ResultBound:
     return e.ResultBound(call.call, status, code, binding, message, row.result, source)
 
 
-def start(state: State, call: CallState, now_ms: int, verdicts: tuple[e.RungVerdict, ...] = ()) -> Decision:
+def abandoned(state: State, call: CallState, command: ChecksDone) -> LedgerRow | None:
+    """The key's row, if its effect is unknown and whoever sent it will neither send nor ask again: its run has ended, or
+    it is a call of this run that was bound as unknown."""
+    row = command.row
+    if row is None or row.status != "unknown" or row.intent_sha256 != call.intent_sha256:
+        return None
+    own = row.run_id == state.run_id
+    return row if (row.call_id in state.unknown_calls if own else command.holder_ended) else None
+
+
+def may_take_over(state: State, call: CallState) -> bool:
+    """Whether sending an abandoned effect once more makes no second one: by the key, or by its nature."""
+    return state.tools[call.tool].far_side in ("keyed", "natural")
+
+
+def left_unknown(call: CallState) -> Decision:
+    """Nothing here can tell whether an abandoned effect happened, so the call isn't run and nobody waits for it."""
+    return Decision((e.CallRejected(call.call, "ledger", "outcome_unknown", LEFT_UNKNOWN_TEXT),))
+
+
+def start(
+    state: State,
+    call: CallState,
+    now_ms: int,
+    verdicts: tuple[e.RungVerdict, ...] = (),
+    over: LedgerRow | None = None,
+) -> Decision:
     """The intent of the next attempt, with its claim. The caller has checked order, limits and freshness."""
     definition = state.tools[call.tool]
     attempt = call.attempt + 1
@@ -113,7 +151,7 @@ def start(state: State, call: CallState, now_ms: int, verdicts: tuple[e.RungVerd
     validity = max(VALIDITY_LEAST_MS, min(definition.timeout_ms, remaining))
     valid_until = now_ms + validity
     event = e.CallStarted(call.call, attempt, valid_until, request_sha256(state, call, attempt), verdicts)
-    return Decision((event,), claim=claim(state, call, "intent", attempt, valid_until))
+    return Decision((event,), claim=claim(state, call, "intent", attempt, valid_until, over))
 
 
 def claim_lost(state: State, command: ClaimLost, now_ms: int) -> Decision:

@@ -42,7 +42,12 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Take a key in the append of the approval request (``approval``) or of the intent (``intent``).
 
     Succeeds if the key has no row, or its row is ``rejected``, or it is held by the same (run, call) and isn't
-    ``succeeded``; the row is then this claim's (status ``waiting_approval`` or ``in_flight``). Otherwise the append answers ``ClaimTaken`` with the row and appends nothing. At most one claim an append.
+    ``succeeded``, or it is ``unknown`` with this intent and held by ``over``; the row is then this claim's (status
+    ``waiting_approval`` or ``in_flight``). Otherwise the append answers ``ClaimTaken`` with the row and appends nothing.
+    At most one claim an append.
+
+    ``over``: the (run, call) that left the effect unknown and will never send it again, where the far side takes the
+    same key or repetition twice. None: an unknown row is taken by nobody else.
     """
 
     tenant: str
@@ -54,6 +59,7 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     args_sha256: bytes
     attempt: int
     valid_until_ms: int
+    over: tuple[str, str] | None = None
 
 
 class Settlement(msgspec.Struct, frozen=True, kw_only=True, gc=False):

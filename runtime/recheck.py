@@ -10,7 +10,18 @@ from . import events as e
 from .approvals import STALE_TEXT, ask_again, expire, request_approval, stale
 from .commands import ChecksDone
 from .decision import NOTHING, Decision, settle
-from .effects import LIMIT_TEXT, attempts_left, by_row, give_up_retry, limit_short, resend_due, start
+from .effects import (
+    LIMIT_TEXT,
+    abandoned,
+    attempts_left,
+    by_row,
+    give_up_retry,
+    left_unknown,
+    limit_short,
+    may_take_over,
+    resend_due,
+    start,
+)
 from .order import may_start
 from .refusal import first_refusal
 from .state import CallState, State
@@ -33,8 +44,12 @@ def recheck_done(state: State, call: CallState, command: ChecksDone, now_ms: int
         return _refuse(state, call, refusal)
     if call.attempt and not attempts_left(state, call):
         return _refuse(state, call, _limit(call, "attempts_exhausted", "no further attempt is allowed"))
+    over = None
     if call.phase in ("checking", "waiting_key"):
-        taken = by_row(state, call, command.row)
+        over = abandoned(state, call, command)
+        if over is not None and not may_take_over(state, call):
+            return left_unknown(call)
+        taken = None if over is not None else by_row(state, call, command.row)
         if taken is not None:
             return taken
         asked = _approval_stands(state, call, command, now_ms)
@@ -44,10 +59,10 @@ def recheck_done(state: State, call: CallState, command: ChecksDone, now_ms: int
         if short:
             return _refuse(state, call, _limit(call, short, LIMIT_TEXT))
     else:
-        over = _approval_over(call, command, now_ms)
-        if over:
-            return _refuse(state, call, e.CallRejected(call.call, "approval", over, STALE_TEXT))
-    return start(state, call, now_ms, command.verdicts)
+        lapsed = _approval_over(call, command, now_ms)
+        if lapsed:
+            return _refuse(state, call, e.CallRejected(call.call, "approval", lapsed, STALE_TEXT))
+    return start(state, call, now_ms, command.verdicts, over)
 
 
 def _limit(call: CallState, code: str, text: str) -> e.CallRejected:

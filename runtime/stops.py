@@ -11,6 +11,7 @@ from typing import Final, Literal
 from . import events as e
 from .decision import NOTHING, Decision, settle
 from .effects import lost, queries_left
+from .ledger import Settlement
 from .limits import MARGIN_MS
 from .results import bind_error, bind_executed
 from .state import CallState, State
@@ -71,7 +72,7 @@ def stop(state: State, reason: str, detail: str = "") -> Decision:
     if any(call.open for call in state.calls.values()):
         # Nothing ends with a call unbound: stop, close what is open, then end as stopped.
         return Decision((e.RunSuspended(outcome, reason, left, detail), e.CloseRequested("runtime")))
-    return Decision((e.RunTerminated(outcome, reason, left, detail),))
+    return _end(state, e.RunTerminated(outcome, reason, left, detail))
 
 
 def ending(state: State) -> str:
@@ -105,8 +106,17 @@ def closing(state: State, now_ms: int, why: str) -> Decision:
         # What ends the run isn't lost because the deadline passed before the last call was bound.
         return stop(state, ending(state) or why, state.stop_detail if ending(state) else "")
     if why == "closed":
-        return Decision((e.RunTerminated(state.outcome, state.reason, unfinished(state), state.detail),))
-    return Decision((e.RunTerminated("cancelled", why, unfinished(state), state.cancel_by),))
+        return _end(state, e.RunTerminated(state.outcome, state.reason, unfinished(state), state.detail))
+    return _end(state, e.RunTerminated("cancelled", why, unfinished(state), state.cancel_by))
+
+
+def _end(state: State, event: e.RunTerminated) -> Decision:
+    """The end. What is still unknown is settled as that once more: it wakes who waits for those keys, and they find that
+    this run does nothing about them any more."""
+    rows: list[Settlement] = []
+    for call in state.unknown_calls.values():
+        rows += settle(state, call, "unknown")
+    return Decision((event,), settlements=tuple(rows))
 
 
 def _abandon_model(state: State, code: str) -> e.ModelFailed:

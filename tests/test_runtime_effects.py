@@ -12,7 +12,7 @@ from tests.stepped_runtime import HOST_LAPSES_MS, Site, results_in
 
 from boundloop.actors.context import ToolContext
 from boundloop.adapters.script import call, calls, say
-from boundloop.adapters.scripted import Gate
+from boundloop.adapters.scripted import Gate, ScriptedModel
 from boundloop.runtime import events as e
 from boundloop.runtime.errors import ToolError
 from boundloop.runtime.tool_spec import tool
@@ -225,3 +225,50 @@ def test_an_effect_whose_result_is_not_what_it_declares_is_never_run_again(site:
     row = asyncio.run(site.store.ledger_row("default", key))
     assert row is not None
     assert row.status == "succeeded"
+
+
+# --- an effect that an ended run left unknown ----------------------------------------------------------------------
+
+
+def broken_bank(**options: Any) -> tuple[Any, list[str]]:
+    """A payment whose first sending breaks off with nothing known."""
+    keys: list[str] = []
+
+    @tool(risk="write", key=("order",), max_attempts=1, **options)
+    async def pay(order: str, ctx: ToolContext) -> dict[str, Any]:
+        "Pay."
+        keys.append(ctx.key)
+        if len(keys) == 1:
+            raise ConnectionError
+        return {"paid": order}
+
+    return pay, keys
+
+
+@pytest.mark.parametrize("waits_before", [False, True], ids=["comes later", "waited already"])
+@pytest.mark.parametrize("far_side", ["keyed", "natural", "none"])
+def test_what_an_ended_run_left_unknown_holds_no_other_run_up(
+    site: Site, far_side: str, waits_before: bool
+) -> None:
+    pay, keys = broken_bank(far_side=far_side)
+
+    def script(request: Any) -> Any:
+        return call("pay", {"order": "1"}) if request.turn == 1 else say("done")
+
+    host = site.open(ScriptedModel(script), [pay])
+    first = host.start(operation_id="order 1")
+    assert host.rest(first).reason == "outcome_unknown"
+    second = host.start(operation_id="order 1") if waits_before else ""
+    if second:
+        assert host.rest(second).waiting_for.startswith("key:")
+    host.rt.cancel(first)
+    host.settle()
+    assert host.state(first).phase == "terminated"
+    second = second or host.start(operation_id="order 1")
+    assert host.rest(second).completed
+    (bound,) = site.of(second, e.ResultBound)
+    if far_side == "none":
+        assert (bound.status, bound.code, len(keys)) == ("error", "outcome_unknown", 1)
+        return
+    assert bound.status == "ok"
+    assert keys == [keys[0]] * 2

@@ -303,6 +303,30 @@ class StoreContract:
             b"r" * 32,
         )
 
+    async def test_an_unknown_effect_is_taken_over_from_its_named_holder_alone(self, world: World) -> None:
+        holder = world.writer("r1")
+        await holder.write("intent", claim=claim(KEY))
+        over = msgspec.structs.replace(claim(KEY), over=("r1", "c1.0"))
+        second = world.writer("r2")
+        await second.write("start")
+        assert isinstance(await second.append("in flight", claim=over), ClaimTaken)
+        await holder.write("lost", settlements=(settlement(KEY, "unknown"),))
+        held = await world.store.ledger_row("acme", KEY)
+        assert held is not None
+        for refused in (
+            claim(KEY),
+            msgspec.structs.replace(over, over=("r0", "c1.0")),
+            msgspec.structs.replace(over, over=("r1", "c1.1")),
+            msgspec.structs.replace(over, intent_sha256=b"o" * 32),
+        ):
+            assert await second.append("intent", claim=refused) == ClaimTaken(held)
+        await second.write("intent", claim=over)
+        taken = await world.store.ledger_row("acme", KEY)
+        assert taken is not None
+        assert (taken.run_id, taken.status) == ("r2", "in_flight")
+        await holder.write("late word", settlements=(settlement(KEY, "succeeded"),))
+        assert await world.store.ledger_row("acme", KEY) == taken
+
     async def test_fencing_comes_before_a_taken_claim(self, world: World) -> None:
         await world.writer("r1").write("intent", claim=claim(KEY))
         log = world.writer("r2")
@@ -374,13 +398,14 @@ class StoreContract:
         await self.settled(world)
         assert world.woken == ["waiter"]
 
-    async def test_who_begins_to_wait_for_a_settled_key_is_ready_at_once(self, world: World) -> None:
+    @pytest.mark.parametrize("to", ["succeeded", "unknown"])
+    async def test_who_begins_to_wait_for_a_settled_key_is_ready_at_once(self, world: World, to: str) -> None:
         holder = world.writer("holder")
         await holder.write("intent", claim=claim(KEY))
         late = world.writer("late")
         await late.write("start")
         assert isinstance(await late.append("intent", claim=claim(KEY)), ClaimTaken)
-        await holder.write("done", settlements=(settlement(KEY, "succeeded"),))
+        await holder.write("done", settlements=(settlement(KEY, to),))
         await late.write("waits", index=waiting(KEY), release=True)
         assert await world.store.ready_runs() == ["late"]
         await self.settled(world)

@@ -79,7 +79,7 @@ class Ledger:
         claim = decision.claim
         if claim is not None:
             held = self.rows.get((claim.tenant, claim.key))
-            if not accepts_claim(held, run.state.run_id, claim.call_id):
+            if not accepts_claim(held, run.state.run_id, claim):
                 return held
             self.rows[claim.tenant, claim.key] = claimed_row(
                 claim, run.state.run_id, run.state.epoch, run.now

@@ -9,7 +9,15 @@ import pytest
 
 from boundloop.runtime import events as e
 from boundloop.runtime.canonical import canonical_bytes
-from boundloop.runtime.commands import ChecksDone, ClaimLost, Queried, ResolveCall
+from boundloop.runtime.commands import (
+    ChecksDone,
+    ClaimLost,
+    Close,
+    Queried,
+    RaiseLimits,
+    ResolveCall,
+    Resume,
+)
 from boundloop.runtime.events import RungVerdict
 from boundloop.runtime.ledger import LedgerRow
 from boundloop.runtime.limits import MARGIN_MS, QUERIES_MAX
@@ -606,3 +614,106 @@ def test_what_is_shown_is_what_is_still_open() -> None:
     assert shown_phase(asked.state) == "waiting_approval"
     asked.reject("c1.1")
     assert shown_phase(asked.state) == "waiting_key"
+
+
+# --- an effect that was left unknown ------------------------------------------------------------------------------
+
+
+def left_unknown(tool: str, **arguments: Any) -> tuple[Run, Run]:
+    """The first run has ended with its effect unknown, and the second wants the same effect."""
+    first, second = two(tool, **arguments)
+    first.check("c1.0")
+    second.check("c1.0")
+    first.report("c1.0", "unknown", code="timeout")
+    assert second.phase("c1.0") == "waiting_key"
+    # While its run lives, the effect is that run's to settle.
+    second.check("c1.0")
+    assert second.phase("c1.0") == "waiting_key"
+    first.tick(first.state.deadline_at_ms - first.now)
+    first.outside(Close)
+    assert first.stop()[0] == "terminated"
+    assert status(first) == ["unknown"]
+    return first, second
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments"), [("refund", REFUND), ("set_state", {"order_id": "A", "state": "x"})]
+)
+def test_abandoned_effect_is_sent_again_where_that_makes_no_second_one(
+    tool: str, arguments: dict[str, Any]
+) -> None:
+    first, second = left_unknown(tool, **arguments)
+    second.check("c1.0", holder_ended=True)
+    assert second.call("c1.0").key == first.state.unknown_calls["c1.0"].key
+    assert second.started("c1.0") == 1
+    second.report("c1.0", result={"done": True})
+    assert second.bound("c1.0") == ("ok", "")
+    assert status(second) == ["succeeded"]
+    # The first run's own record is still open to a person's word; the row is the second's now.
+    first.outside(ResolveCall, call="c1.0", outcome="absent", by="boss")
+    assert status(second) == ["succeeded"]
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments"), [("pay", {"order_id": "A", "amount": 5}), ("ship", {"order_id": "A"})]
+)
+def test_abandoned_effect_that_only_a_person_can_settle_is_waited_for_by_nobody(
+    tool: str, arguments: dict[str, Any]
+) -> None:
+    first, second = left_unknown(tool, **arguments)
+    second.check("c1.0", holder_ended=True)
+    assert second.bound("c1.0") == ("error", "outcome_unknown")
+    assert second.started("c1.0") == 0
+    assert second.state.phase == "model_requested"
+    assert status(first) == ["unknown"]
+
+
+def test_only_one_of_two_takes_an_abandoned_effect_over() -> None:
+    first, second = left_unknown("refund", **REFUND)
+    third = Run(ledger=first.ledger, run_id="r3")
+    third.reply(call("refund", **REFUND))
+    third.check("c1.0")
+    late = third.checks("c1.0", holder_ended=True)
+    second.check("c1.0", holder_ended=True)
+    third.send(late)
+    assert third.started("c1.0") == 0
+    assert (third.phase("c1.0"), third.call("c1.0").holder_run) == ("waiting_key", "r2")
+
+
+def test_a_no_to_sending_an_abandoned_effect_again_leaves_it_unknown() -> None:
+    first, second = left_unknown("refund", **REFUND)
+    second.ask("c1.0", holder_ended=True)
+    assert status(first) == ["unknown"]
+    second.reject("c1.0")
+    assert second.bound("c1.0") == ("error", "approval_rejected")
+    assert status(first) == ["unknown"]
+
+
+def test_a_yes_to_sending_an_abandoned_effect_again_takes_it_over() -> None:
+    first, second = left_unknown("refund", **REFUND)
+    second.ask("c1.0", holder_ended=True)
+    second.approve("c1.0")
+    second.check("c1.0", holder_ended=True, resource_version="v1")
+    assert second.started("c1.0") == 1
+    assert status(first) == ["in_flight"]
+
+
+def test_other_arguments_are_a_conflict_with_an_abandoned_effect_too() -> None:
+    first, _ = left_unknown("refund", **REFUND)
+    other = Run(ledger=first.ledger, run_id="r3")
+    other.reply(call("refund", order_id="A", amount=6))
+    other.check("c1.0", holder_ended=True)
+    assert other.bound("c1.0") == ("error", "idempotency_conflict")
+
+
+def test_a_run_takes_up_again_what_it_bound_as_unknown_itself() -> None:
+    run = unknown("refund", **REFUND)
+    run.tick(run.state.deadline_at_ms - run.now)
+    assert run.bound("c1.0") == ("error", "unknown")
+    run.outside(RaiseLimits, raised={"deadline_ms": run.state.limits.deadline_ms * 2})
+    run.outside(Resume)
+    run.reply(call("refund", **REFUND))
+    run.check("c2.0")
+    assert run.phase("c2.0") == "waiting_key"
+    run.check("c2.0")
+    assert run.started("c2.0") == 1
