@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.random_examples import examples
 
 from boundloop.runtime.budget import (
     UNLIMITED,
@@ -176,7 +177,7 @@ def granted_in_tree(node: Node) -> int:
     )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.data())
 def test_no_tree_passes_its_root(data: st.DataObject) -> None:
     """Children, grandchildren, top-ups and ends in any order: what is asked for never passes the root's grant."""

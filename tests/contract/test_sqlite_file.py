@@ -7,6 +7,7 @@ import os
 import sqlite3
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import pytest
 from boundloop.eventstore import migrate, sqlite_file, sqlite_thread
 from boundloop.eventstore.clock import StoreClock
 from boundloop.eventstore.location import Location, open_store, parse_url
-from boundloop.eventstore.port import AlreadyDone, Appended, RunFilter
+from boundloop.eventstore.port import AlreadyDone, Appended
 from boundloop.eventstore.sqlite import SqliteStore
 from boundloop.eventstore.sqlite_file import connect, file_system_of, real_path
 from boundloop.eventstore.verify import verify_store
@@ -431,18 +432,23 @@ async def test_a_closed_store_says_so(tmp_path: Path) -> None:
 async def test_a_store_without_writes_empties_its_wal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    emptied = threading.Event()
+    checkpoint = sqlite_thread.StoreThread.checkpoint
+
+    def told(thread: sqlite_thread.StoreThread) -> None:
+        checkpoint(thread)
+        emptied.set()
+
+    monkeypatch.setattr(sqlite_thread.StoreThread, "checkpoint", told)
     monkeypatch.setattr(sqlite_thread, "IDLE_MS", 1)
     store = await SqliteStore.open(str(tmp_path / "runs.db"))
     wal = tmp_path / "runs.db-wal"
-    for number in range(
-        2
-    ):  # the second time the thread has to be told that there is something to empty again
+    # The second time the thread has to be told that there is something to empty again.
+    for number in range(2):
         await LogWriter(store, f"r{number}").write("one")
-        reads = 0
         while wal.stat().st_size > 0:
-            await store.runs(RunFilter())  # the thread's turn
-            reads += 1
-            assert reads < 100_000
+            assert await asyncio.to_thread(emptied.wait, 60)
+            emptied.clear()
     await store.close()
 
 

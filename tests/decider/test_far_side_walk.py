@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.random_examples import examples
 
 from boundloop.runtime import events as e
 from boundloop.runtime.commands import Executed, ModelReplied, Queried, ResolveCall
@@ -157,7 +158,7 @@ def work(data: st.DataObject, world: World, run: Run) -> None:
 
 
 @settings(
-    max_examples=250,
+    max_examples=examples(80),
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example],
 )

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.random_examples import examples
 
 from boundloop.runtime import events as e
 from boundloop.runtime.commands import (
@@ -217,7 +218,7 @@ def waits_for_key(run: Run, order: object) -> bool:
 
 
 @settings(
-    max_examples=500,
+    max_examples=examples(150),
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example],
 )
