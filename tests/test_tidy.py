@@ -85,9 +85,14 @@ def test_wheel_takes_each_file_of_the_package_itself() -> None:
     assert wheel["sources"] == ["src"]
 
 
-def test_sdist_takes_each_package_and_the_tests() -> None:
-    included = set(project()["tool"]["hatch"]["build"]["targets"]["sdist"]["include"])
-    assert {f"/{name}" for name in packages() | NOT_PACKAGED} <= included
+def test_sdist_takes_what_the_wheel_takes_and_texts() -> None:
+    targets = project()["tool"]["hatch"]["build"]["targets"]
+    included = set(targets["sdist"]["only-include"])
+    assert included == packages() | set(targets["wheel"]["only-include"]) | {
+        "README.md",
+        "CHANGELOG.md",
+        "LICENSE",
+    }
 
 
 def test_type_checkers_walk_each_package_and_what_uses_it() -> None:
