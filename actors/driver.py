@@ -45,6 +45,7 @@ from ..runtime.decision import Decision
 from ..runtime.errors import BugError, DamagedFile, LogDamaged, StoreError
 from ..runtime.events import AnyEvent
 from ..runtime.fold import evolve
+from ..runtime.goal import predicates_met
 from ..runtime.ledger import LedgerRow
 from ..runtime.orders import Execute, Order, Query, RequestModel, RunChecks, pending_orders, wake_at_ms
 from ..runtime.state import CallState, State
@@ -457,10 +458,15 @@ class RunDriver:
 
     def _reported(self, order: Execute, report: Report) -> None:
         """An executor's report. One that comes after the run was let go is the host's to hand in, if it can matter."""
+        state = self.state
+        call = state.calls.get(order.call) or state.unknown_calls.get(order.call)
+        if report.artifact is not None and call is not None:
+            # Evidence is judged here, where the whole result is; the log has a view of it.
+            met = predicates_met(state.pins.goal, call.tool, report.artifact)
+            report.executed = msgspec.structs.replace(report.executed, met=met)
         if self.parked:
-            call = self.state.calls.get(order.call)
             if call is None or call.key is not None:
-                self.around.late(self.state.run_id, report)
+                self.around.late(state.run_id, report)
             return
         if report.artifact is not None and report.executed.artifact is not None:
             self._journal.blobs.append((report.executed.artifact, report.artifact))
@@ -490,6 +496,9 @@ class RunDriver:
                 result=answer.result,
                 reason=answer.reason,
                 code=answer.code,
+                met=None
+                if answer.whole is None
+                else predicates_met(state.pins.goal, call.tool, answer.whole),
             ),
         )
 

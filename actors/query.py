@@ -19,12 +19,14 @@ QUERY_TIMEOUT_S: Final = 30.0
 
 
 class FarSideAnswer(msgspec.Struct, frozen=True, gc=False):
-    """``code`` is ``output_invalid`` for an effect that is there, with a result that isn't what its tool declares."""
+    """``code`` is ``output_invalid`` for an effect that is there, with a result that isn't what its tool declares.
+    ``whole`` is the result that ``result`` is a bounded view of; None if it is the whole one."""
 
     outcome: Literal["applied", "absent", "unknown"]
     result: bytes | None = None
     reason: str = ""
     code: str = ""
+    whole: bytes | None = None
 
 
 async def ask_far_side(spec: ToolSpec | None, key: bytes | None) -> FarSideAnswer:
@@ -63,7 +65,8 @@ def _applied(spec: ToolSpec, value: object) -> FarSideAnswer:
     if spec.check_result(result) is not None:
         return FarSideAnswer("applied", code="output_invalid")
     if len(encoded) > spec.definition.result_bytes_max:
-        encoded = canonical_bytes({"bytes": len(encoded), "truncated": True})
+        view = canonical_bytes({"bytes": len(encoded), "truncated": True})
+        return FarSideAnswer("applied", view, whole=encoded)
     return FarSideAnswer("applied", encoded)
 
 

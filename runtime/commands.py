@@ -91,7 +91,8 @@ class ClaimLost(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 class Executed(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """An executor's report. ``no_effect`` is proof that nothing took effect; without it a failed effect is unknown.
 
-    ``result`` is canonical JSON, the bounded view if ``artifact`` names the whole one.
+    ``result`` is canonical JSON, the bounded view if ``artifact`` names the whole one. ``met`` then has the goal's
+    predicates that the whole one meets.
     """
 
     call: str
@@ -106,6 +107,7 @@ class Executed(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     artifact: bytes | None = None
     size: int = 0
     progress_sha256: bytes | None = None
+    met: tuple[int, ...] | None = None
 
 
 class Queried(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -113,7 +115,8 @@ class Queried(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     ``number`` is that of the order: an answer to an older query changes nothing. ``asked_at_ms`` is the store time at
     which the query was sent: what was absent then may have arrived since. ``code`` is ``output_invalid`` if the effect
-    happened and its result breaks the declared type.
+    happened and its result breaks the declared type. ``met`` has the goal's predicates that the whole result meets, if
+    ``result`` is a bounded view of it.
     """
 
     call: str
@@ -123,6 +126,7 @@ class Queried(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     result: bytes | None = None
     reason: str = ""
     code: str = ""
+    met: tuple[int, ...] | None = None
 
 
 Name = Annotated[str, msgspec.Meta(max_length=200)]

@@ -180,7 +180,9 @@ def executed(state: State, command: Executed, now_ms: int) -> Decision:
         return NOTHING
     unsettled = call.phase == "reconciling" or call.call in state.unknown_calls
     if unsettled and command.outcome == "succeeded":
-        return _applied(state, call, command.result, command.code, "executor", "reported late")
+        return _applied(
+            state, call, command.result, command.code, "executor", "reported late", met=command.met
+        )
     if call.phase != "started":
         return NOTHING
     effect = call.key is not None
@@ -204,6 +206,7 @@ def executed(state: State, command: Executed, now_ms: int) -> Decision:
         command.artifact,
         command.size,
         command.progress_sha256,
+        command.met,
     )
     if not effect:
         return Decision((event,))
@@ -290,7 +293,7 @@ def queried(state: State, command: Queried, now_ms: int) -> Decision:
     if call is None or call.phase != "reconciling" or command.number != call.queries + 1:
         return NOTHING
     if command.outcome == "applied":
-        return _applied(state, call, command.result, command.code, "query", command.reason)
+        return _applied(state, call, command.result, command.code, "query", command.reason, met=command.met)
     settled_at = call.valid_until_ms + MARGIN_MS
     authoritative = state.tools[call.tool].query_authoritative
     if command.outcome == "absent" and authoritative and command.asked_at_ms > settled_at:
@@ -314,11 +317,12 @@ def _applied(
     by: str,
     reason: str,
     command_id: str = "",
+    met: tuple[int, ...] | None = None,
 ) -> Decision:
     """It took effect. Without a code its result is shown (null if there is none); with one there is none to show."""
     shown = None if code else b"null" if result is None else result
     digest = None if shown is None else sha256(shown).digest()
-    event = e.CallReconciled(call.call, "applied", by, shown, digest, reason, 0, command_id, code)
+    event = e.CallReconciled(call.call, "applied", by, shown, digest, reason, 0, command_id, code, met=met)
     return Decision((event,), settlements=settle(state, call, "succeeded", shown))
 
 

@@ -293,7 +293,8 @@ class CallStarted(Event, frozen=True, tag="call_started"):
 
 class CallExecuted(Event, frozen=True, tag="call_executed"):
     """What an attempt came to. ``unknown`` only for effects. ``result`` is canonical JSON; a result too large to
-    show is a blob (``artifact``) with ``size`` bytes in all, and ``result`` is its bounded view."""
+    show is a blob (``artifact``) with ``size`` bytes in all, and ``result`` is its bounded view. ``met`` then has the
+    numbers of the goal's predicates that the whole result meets (``goal.predicates_met``); None: ``result`` is whole."""
 
     call: str
     attempt: int
@@ -308,12 +309,14 @@ class CallExecuted(Event, frozen=True, tag="call_executed"):
     artifact: bytes | None = None
     size: int = 0
     progress_sha256: bytes | None = None
+    met: tuple[int, ...] | None = None
 
 
 class CallReconciled(Event, frozen=True, tag="call_reconciled"):
     """What became known of an unknown effect. ``applied`` and ``absent`` settle it; ``unknown`` counts one query.
 
     ``code`` is empty or ``output_invalid``: it took effect, and what it returned can't be shown. ``result`` is then None.
+    ``met`` as in ``call_executed``.
     """
 
     call: str
@@ -326,6 +329,7 @@ class CallReconciled(Event, frozen=True, tag="call_reconciled"):
     command_id: str = ""
     code: str = ""
     command_sha256: bytes = b""
+    met: tuple[int, ...] | None = None
 
 
 class ReplayedFrom(msgspec.Struct, frozen=True, array_like=True):

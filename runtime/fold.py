@@ -16,6 +16,7 @@ import msgspec
 from . import events as e
 from .canonical import decode_canonical
 from .errors import BugError, HistoryRefused
+from .goal import Evidence
 from .limits import RAISABLE
 from .model import AssistantCall, AssistantItem, Item, NoteItem, ResultItem, UserItem
 from .pins import Pins
@@ -436,6 +437,7 @@ def _call_executed(state: State, event: e.CallExecuted, at_ms: int) -> None:
     call.result, call.result_sha256 = event.result, event.result_sha256
     call.artifact, call.size = event.artifact, event.size
     call.progress_sha256 = event.progress_sha256
+    call.met = event.met
     call.observed_at_ms = at_ms
     if event.outcome == "failed" and call.key is not None:
         call.holds_key = False
@@ -465,6 +467,7 @@ def _call_reconciled(state: State, event: e.CallReconciled, at_ms: int) -> None:
         call.code = event.code
         call.safe_message = "" if not event.code else "the action took effect; its result is not usable"
         call.result, call.result_sha256 = event.result, event.result_sha256
+        call.met = event.met
         call.observed_at_ms = at_ms
     elif event.outcome == "absent":
         call.outcome = ""
@@ -519,7 +522,9 @@ def _content(call: CallState, event: e.ResultBound) -> bytes:
             return replayed_content(
                 result, event.replayed.at_ms, arguments_differ=event.replayed.arguments_differ
             )
-        return ok_content(result, call.observed_at_ms, truncated=call.artifact is not None)
+        return ok_content(
+            result, call.observed_at_ms, truncated=call.met is not None or call.artifact is not None
+        )
     return error_content(event.code, event.safe_message, path=call.path, retryable=call.retryable)
 
 
@@ -553,10 +558,16 @@ def _count_evidence(state: State, call: CallState) -> None:
     for number, predicate in enumerate(goal.evidence):
         if predicate.tool == call.tool and state.evidence[number] < predicate.count:
             arguments: Any = decode_canonical(call.arguments)
-            result = None if call.result is None else decode_canonical(call.result)
-            if predicate.met_by(arguments, result):
+            if predicate.asked_by(arguments) and _meets(call, number, predicate):
                 state.evidence[number] += 1
                 state.turn_progress = True
+
+
+def _meets(call: CallState, number: int, predicate: Evidence) -> bool:
+    """By the whole result: a bounded view comes with the predicates that the whole one met."""
+    if call.met is not None:
+        return number in call.met
+    return predicate.met_by(None if call.result is None else decode_canonical(call.result))
 
 
 def _close_turn(state: State) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from .canonical import JSON, canonical_bytes
+from .canonical import JSON, canonical_bytes, decode_canonical
 from .errors import CallerError, DeclarationError
 
 
@@ -30,10 +30,12 @@ class Evidence(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         suffix = f" x{self.count}" if self.count > 1 else ""
         return f"{self.tool}({', '.join(parts)}){suffix}" if parts else f"{self.tool}{suffix}"
 
-    def met_by(self, arguments: Mapping[str, JSON], result: JSON) -> bool:
-        """Whether one successful call is such a result. Replayed results count: the effect is on record."""
-        if not _holds(arguments, self.arguments):
-            return False
+    def asked_by(self, arguments: Mapping[str, JSON]) -> bool:
+        """Whether a call with these arguments is one that the predicate speaks of."""
+        return _holds(arguments, self.arguments)
+
+    def met_by(self, result: JSON) -> bool:
+        """Whether a result is such evidence. Replayed results count: the effect is on record."""
         return not self.result or (isinstance(result, dict) and _holds(result, self.result))
 
 
@@ -44,6 +46,18 @@ def _holds(members: Mapping[str, JSON], asked: Mapping[str, JSON]) -> bool:
 
 def _same(left: JSON, right: JSON) -> bool:
     return left == right and canonical_bytes(left) == canonical_bytes(right)
+
+
+def predicates_met(goal: Goal | None, tool: str, whole: bytes) -> tuple[int, ...]:
+    """Numbers of the goal's predicates about ``tool`` that a result meets, judged on the whole of it (canonical JSON).
+
+    For a result that is too large to be in the log: what is there is a view, and a view is no evidence.
+    """
+    about = [] if goal is None else [n for n, item in enumerate(goal.evidence) if item.tool == tool]
+    if goal is None or not about:
+        return ()
+    result = decode_canonical(whole) if any(goal.evidence[n].result for n in about) else None
+    return tuple(n for n in about if goal.evidence[n].met_by(result))
 
 
 class Goal(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

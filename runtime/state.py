@@ -82,6 +82,7 @@ class CallState(msgspec.Struct, gc=False):
     size: int = 0
     observed_at_ms: int = 0
     progress_sha256: bytes | None = None
+    met: tuple[int, ...] | None = None
     resend_denied: bool = False
     queries: int = 0
     next_query_at_ms: int = 0

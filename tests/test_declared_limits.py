@@ -235,9 +235,9 @@ def test_goal_that_is_refused(evidence: tuple[Evidence, ...], code: str) -> None
     ],
 )
 def test_evidence_is_compared_as_json(asked: dict[str, Any], found: Any, met: bool) -> None:
-    assert Evidence("a", result=asked).met_by({}, found) is met
+    assert Evidence("a", result=asked).met_by(found) is met
     if isinstance(found, dict):
-        assert Evidence("a", arguments=asked).met_by(cast("dict[str, Any]", found), None) is met
+        assert Evidence("a", arguments=asked).asked_by(cast("dict[str, Any]", found)) is met
 
 
 # --- starting ------------------------------------------------------------------------------------------------------

@@ -18,6 +18,8 @@ from boundloop.adapters.script import attempts, call, calls, lost, say
 from boundloop.runtime import events as e
 from boundloop.runtime.canonical import JSON, canonical_bytes
 from boundloop.runtime.errors import ToolError
+from boundloop.runtime.far_side import Applied
+from boundloop.runtime.goal import Evidence, Goal
 from boundloop.runtime.limits import Limits
 from boundloop.runtime.tool_spec import tool
 
@@ -247,6 +249,28 @@ def test_a_result_of_fifty_megabytes_is_an_artifact_with_a_bounded_view_and_its_
     assert shown["truncated"] is True
     assert shown["data"]["handle"] == sha256(encoded).hexdigest()
     assert shown["data"]["bytes"] == len(encoded)
+
+
+@pytest.mark.parametrize(("asked", "completes"), [("paid", True), ("open", False)])
+@pytest.mark.parametrize("far_side", ["keyed", "queryable"])
+def test_evidence_in_a_result_too_large_to_show_counts(
+    site: Site, far_side: str, asked: str, completes: bool
+) -> None:
+    whole: dict[str, JSON] = {"rows": "x" * 50_000, "state": "paid"}
+    options: dict[str, Any] = {"query": lambda key: Applied(whole)} if far_side == "queryable" else {}
+
+    @tool(risk="write", key="call", far_side=far_side, result_bytes_max=1_000, **options)
+    async def pay() -> dict[str, Any]:
+        """Pay, and tell at length."""
+        if far_side == "queryable":
+            raise ConnectionError
+        return whole
+
+    host = site.open([call("pay"), say("paid")], [pay])
+    goal = Goal.of(Evidence("pay", result={"state": asked}))
+    result = host.run(goal=goal, limits=Limits(cost="1", corrective_turns=0))
+    assert result.completed is completes
+    assert result.reason == ("final" if completes else "evidence_missing")
 
 
 # F57

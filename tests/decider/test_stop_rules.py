@@ -9,8 +9,8 @@ import pytest
 
 from boundloop.runtime import events as e
 from boundloop.runtime.commands import Close, RaiseLimits, ResolveCall, Resume
-from boundloop.runtime.goal import Evidence, Goal
-from boundloop.runtime.model import FINISH, FinishKind, ProposedCall, Usage
+from boundloop.runtime.goal import Evidence, Goal, predicates_met
+from boundloop.runtime.model import FINISH, FinishKind, ProposedCall, ResultItem, Usage
 from boundloop.runtime.prices import Price
 from boundloop.runtime.state import state_digest
 from boundloop.runtime.stops import REASONS
@@ -481,6 +481,54 @@ def test_only_evidence_completes() -> None:
     run.final()
     assert run.stop() == ("terminated", "completed", "final")
     assert run.state.unfinished == ()
+
+
+VIEW = {"bytes": 99_999, "refunded": 5, "truncated": True}
+
+
+@pytest.mark.parametrize(
+    ("met", "outcome"),
+    [((), "evidence_missing"), ((0,), "evidence_missing"), ((1,), "evidence_missing"), ((0, 1), "final")],
+)
+def test_a_view_of_a_large_result_is_no_evidence_and_the_whole_one_is(
+    met: tuple[int, ...], outcome: str
+) -> None:
+    """What the whole result meets is on record beside its view; the view itself is never judged."""
+    goal = Goal.of(Evidence("refund", result={"refunded": 5}), Evidence("refund", result={"truncated": True}))
+    run = Run(pins(goal=goal, bounds=limits(corrective_turns=0)))
+    run.reply(call("refund", order_id="A", amount=5))
+    run.check("c1.0")
+    run.report("c1.0", result=VIEW, artifact=bytes(32), size=99_999, met=met)
+    run.final()
+    assert run.state.reason == outcome
+
+
+def test_a_large_result_that_a_query_found_is_judged_as_a_whole() -> None:
+    run = Run(pins(goal=Goal.of(Evidence("ship", result={"shipped": "A"}))))
+    run.reply(call("ship", order_id="A"))
+    run.check("c1.0")
+    run.report("c1.0", "unknown")
+    run.query("c1.0", "applied", {"bytes": 99_999, "truncated": True}, met=(0,))
+    shown = run.state.items[-1]
+    assert isinstance(shown, ResultItem)
+    assert b'"truncated":true' in shown.content.rpartition(b"}")[0]
+    run.final()
+    assert run.stop() == ("terminated", "completed", "final")
+
+
+def test_which_predicates_a_whole_result_meets() -> None:
+    goal = Goal.of(
+        "refund",
+        Evidence("refund", result={"refunded": 5}),
+        Evidence("refund", arguments={"order_id": "Z"}, result={"refunded": 6}),
+        "pay",
+    )
+    assert predicates_met(goal, "refund", b'{"refunded":5}') == (0, 1)
+    assert predicates_met(goal, "refund", b"[]") == (0,)
+    # Arguments are judged where the call is; here only the result is.
+    assert predicates_met(goal, "refund", b'{"refunded":6}') == (0, 2)
+    assert predicates_met(goal, "get_order", b"{}") == ()
+    assert predicates_met(None, "refund", b"{}") == ()
 
 
 @pytest.mark.parametrize(

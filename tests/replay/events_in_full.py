@@ -53,8 +53,8 @@ EVENTS: tuple[e.AnyEvent, ...] = (
     e.ApprovalLapsed("c1.0", "ap_1", "stale", "definition"),
     e.CallWaiting("c1.0", A, "r2", "c1.0", "in_flight"),
     e.CallStarted("c1.0", 2, 9_000, A, VERDICTS),
-    e.CallExecuted("c1.0", 2, "succeeded", b"{}", A, "output_invalid", "text", True, 1, 2, B, 3, C),
-    e.CallReconciled("c1.0", "applied", "boss", b"{}", A, "seen", 5, "cmd7", "output_invalid", D),
+    e.CallExecuted("c1.0", 2, "succeeded", b"{}", A, "output_invalid", "text", True, 1, 2, B, 3, C, (0, 2)),
+    e.CallReconciled("c1.0", "applied", "boss", b"{}", A, "seen", 5, "cmd7", "output_invalid", D, (1,)),
     e.ResultBound("c1.0", "ok", "replayed", A, "text", b"{}", e.ReplayedFrom("r0", "c1.0", 4, True)),
 )
 
