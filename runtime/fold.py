@@ -98,7 +98,7 @@ def evolve(state: State, event: e.AnyEvent, at_ms: int) -> None:
     apply = _APPLY.get(type(event))
     if apply is None:
         raise BugError("event_unknown", f"no fold for {type(event).__name__}")
-    active = _is_active(state) if at_ms != state.at_ms else False
+    active = at_ms != state.at_ms and _is_active(state) and not _took_over(state, event)
     apply(state, event, at_ms)
     if at_ms != state.at_ms:
         if active:
@@ -111,6 +111,11 @@ def _is_active(state: State) -> bool:
     if state.phase == "open_calls":
         return any(call.phase == "started" for call in state.calls.values())
     return state.phase in ("model_requested", "deciding", "created", "results_ready")
+
+
+def _took_over(state: State, event: e.AnyEvent) -> bool:
+    """Whether no host had the run until this event: from the last word of a dead one nobody was active."""
+    return type(event) is e.RunResumed and event.epoch != state.epoch
 
 
 # --- run ---------------------------------------------------------------------------------------------------------
