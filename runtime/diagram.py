@@ -48,6 +48,7 @@ SHOWN: Final[tuple[tuple[str, str], ...]] = (
     ("validating", "terminated"),
     ("validating", "waiting_approval"),
     ("validating", "waiting_key"),
+    ("waiting_approval", "executing"),
     ("waiting_approval", "results_ready"),
     ("waiting_approval", "suspended"),
     ("waiting_approval", "validating"),

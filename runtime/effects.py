@@ -176,9 +176,11 @@ def claim_lost(state: State, command: ClaimLost, now_ms: int) -> Decision:
 def executed(state: State, command: Executed, now_ms: int) -> Decision:
     """An executor's report. Late or doubled reports change nothing, except that a late success settles an unknown."""
     call = state.calls.get(command.call) or state.unknown_calls.get(command.call)
-    if call is None or call.attempt != command.attempt:
+    if call is None or call.attempt != command.attempt or not call.attempt:
         return NOTHING
     unsettled = call.phase == "reconciling" or call.call in state.unknown_calls
+    if command.outcome == "succeeded" and call.phase in _NOT_STARTED and call.key is not None:
+        return _applied_after_all(state, call, command)
     if unsettled and command.outcome == "succeeded":
         return _applied(
             state, call, command.result, command.code, "executor", "reported late", met=command.met
@@ -213,6 +215,26 @@ def executed(state: State, command: Executed, now_ms: int) -> Decision:
     if outcome == "succeeded":
         return Decision((event,), settlements=settle(state, call, "succeeded", command.result))
     return Decision((event,), settlements=settle(state, call, "unknown" if outcome == "unknown" else "free"))
+
+
+_NOT_STARTED = frozenset({"checking", "waiting_key", "waiting_approval"})
+
+
+def _applied_after_all(state: State, call: CallState, command: Executed) -> Decision:
+    """The lost attempt reports success after the far side had said that there was nothing, and no further attempt has
+    started: it took effect. The key had been freed with the far side's word, so it is taken and settled in one append; if
+    another call has taken it meanwhile, this one waits for that one."""
+    applied = _applied(
+        state, call, command.result, command.code, "executor", "reported after all", met=command.met
+    )
+    lapsed: tuple[e.AnyEvent, ...] = ()
+    if call.phase == "waiting_approval" and call.approval is not None:
+        lapsed = (e.ApprovalLapsed(call.call, call.approval.approval_id, "settled_elsewhere"),)
+    return Decision(
+        lapsed + applied.events,
+        claim(state, call, "intent", call.attempt, call.valid_until_ms),
+        applied.settlements,
+    )
 
 
 def lost(state: State, call: CallState, now_ms: int) -> Decision:

@@ -262,7 +262,7 @@ class ApprovalDecided(Event, frozen=True, tag="approval_decided"):
 
 
 class ApprovalLapsed(Event, frozen=True, tag="approval_lapsed"):
-    """The approval can't be used (any more)."""
+    """The approval can't be used (any more). ``settled_elsewhere``: a lost attempt turned out to have taken effect."""
 
     call: str
     approval_id: str

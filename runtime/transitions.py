@@ -144,6 +144,9 @@ CALL: Final[CallTable] = {
     ("reconciling", "call_started"): ("started",),
     ("reconciling", "call_reconciled"): ("executed", "reconciling", "checking"),
     ("reconciling", "result_bound"): ("bound",),
+    # The lost attempt's own word, after the far side had said "absent" and before a further attempt started.
+    ("checking", "call_reconciled"): ("executed",),
+    ("waiting_key", "call_reconciled"): ("executed",),
     ("rejected", "result_bound"): ("bound",),
     # A late answer about an effect that was bound as unknown.
     ("bound", "call_reconciled"): ("bound",),

@@ -257,9 +257,11 @@ def test_evidence_in_a_result_too_large_to_show_counts(
     site: Site, far_side: str, asked: str, completes: bool
 ) -> None:
     whole: dict[str, JSON] = {"rows": "x" * 50_000, "state": "paid"}
-    options: dict[str, Any] = {"query": lambda key: Applied(whole)} if far_side == "queryable" else {}
+    options: dict[str, Any] = {"far_side": far_side}
+    if far_side == "queryable":
+        options["query"] = lambda key: Applied(whole)  # pyright: ignore[reportUnknownLambdaType]  # a key is text
 
-    @tool(risk="write", key="call", far_side=far_side, result_bytes_max=1_000, **options)
+    @tool(risk="write", key="call", result_bytes_max=1_000, **options)
     async def pay() -> dict[str, Any]:
         """Pay, and tell at length."""
         if far_side == "queryable":

@@ -22,7 +22,7 @@ from boundloop.runtime.events import RungVerdict
 from boundloop.runtime.ledger import LedgerRow
 from boundloop.runtime.limits import MARGIN_MS, QUERIES_MAX
 from boundloop.runtime.model import ResultItem
-from boundloop.runtime.orders import shown_phase
+from boundloop.runtime.orders import Query, shown_phase
 
 from .shop import BY_NAME, changed, pins
 from .spec import Ledger, Run, call, given
@@ -455,6 +455,73 @@ def test_late_success_settles_an_unknown_and_a_doubled_one_changes_nothing() -> 
     late = run.executed("c1.0", result={"refunded": 5})
     run.send(late)
     assert run.bound("c1.0") == ("ok", "")
+    given(run).when(late, run.now).then_nothing()
+
+
+def called_absent() -> tuple[Run, Any]:
+    """A run whose lost attempt the far side doesn't know, with the report that the attempt makes after all."""
+    run = unknown("ship", order_id="A")
+    late = run.executed("c1.0", result={"shipped": "A"})
+    while run.phase("c1.0") == "reconciling":
+        if any(isinstance(order, Query) for order in run.orders()):
+            run.query("c1.0", "absent")
+        else:
+            run.tick_to_wake()
+    assert run.phase("c1.0") == "checking"
+    assert not run.ledger.rows
+    return run, late
+
+
+def test_late_success_after_absent_settles_the_effect_and_nothing_is_sent_again() -> None:
+    run, late = called_absent()
+    verdicts = run.checks("c1.0")
+    run.send(late)
+    assert run.bound("c1.0") == ("ok", "")
+    assert status(run) == ["succeeded"]
+    run.send(verdicts)
+    assert run.started("c1.0") == 1
+    again = Run(ledger=run.ledger, run_id="r2")
+    again.reply(call("ship", order_id="A"))
+    again.check("c1.0")
+    assert again.bound("c1.0") == ("ok", "replayed")
+
+
+def test_late_success_after_absent_makes_the_question_to_a_person_pointless() -> None:
+    run, late = called_absent()
+    run.ask("c1.0")
+    assert run.phase("c1.0") == "waiting_approval"
+    run.send(late)
+    assert [event.why for event, _ in run.log if isinstance(event, e.ApprovalLapsed)] == ["settled_elsewhere"]
+    assert run.bound("c1.0") == ("ok", "")
+    assert status(run) == ["succeeded"]
+
+
+@pytest.mark.parametrize("freed", [True, False])
+def test_late_success_after_absent_while_another_has_the_key(freed: bool) -> None:
+    run, late = called_absent()
+    other = Run(ledger=run.ledger, run_id="r2")
+    other.reply(call("ship", order_id="A"))
+    other.check("c1.0")
+    run.check("c1.0")
+    assert run.phase("c1.0") == "waiting_key"
+    if freed:
+        other.report("c1.0", "failed", code="refused", no_effect=True)
+    run.send(late)
+    if freed:
+        assert run.bound("c1.0") == ("ok", "")
+        assert status(run) == ["succeeded"]
+        return
+    # What the other is doing can't be called back: its result will be this call's too.
+    assert run.phase("c1.0") == "waiting_key"
+    other.report("c1.0", result={"shipped": "A"})
+    run.check("c1.0")
+    assert run.bound("c1.0") == ("ok", "replayed")
+
+
+def test_late_success_of_an_attempt_before_a_new_one_changes_nothing() -> None:
+    run, late = called_absent()
+    run.check("c1.0")
+    assert run.started("c1.0") == 2
     given(run).when(late, run.now).then_nothing()
 
 

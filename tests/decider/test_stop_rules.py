@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from boundloop.runtime import events as e
-from boundloop.runtime.commands import Close, RaiseLimits, ResolveCall, Resume
+from boundloop.runtime.commands import Cancel, Close, RaiseLimits, ResolveCall, Resume
 from boundloop.runtime.goal import Evidence, Goal, predicates_met
 from boundloop.runtime.model import FINISH, FinishKind, ProposedCall, ResultItem, Usage
 from boundloop.runtime.prices import Price
@@ -616,6 +616,25 @@ def test_active_time_stops_and_waits_do_not_count() -> None:
     run.outside(RaiseLimits, raised={"active_ms": 60_000})
     run.outside(Resume)
     assert run.state.phase == "model_requested"
+
+
+def test_time_without_a_host_is_not_active() -> None:
+    run = Run(pins(bounds=limits(active_ms=5_000)))
+    run.reply(READ)
+    run.check("c1.0")
+    run.now += 1_000
+    run.decide(Cancel(command_id="c", by="u"))
+    assert run.state.counters.active_ms == 1_000
+    for was_active in (False, True):
+        away = Run(pins(bounds=limits(active_ms=5_000)))
+        if was_active:
+            away.reply(READ)
+            away.check("c1.0")
+            assert away.state.calls["c1.0"].phase == "started"
+        away.now += 60_000
+        away.crash()
+        assert away.state.counters.active_ms == 0
+        assert away.state.live
 
 
 def test_refused_command_changes_nothing() -> None:
