@@ -10,8 +10,8 @@ from boundloop.runtime.goal import Goal
 from boundloop.runtime.limits import LimitValues
 from boundloop.runtime.pins import Pins
 from boundloop.runtime.prices import FREE, Price
-from boundloop.runtime.tool_spec import tool, tool_spec
 from boundloop.runtime.tool_definition import ToolDefinition
+from boundloop.runtime.tool_spec import tool, tool_spec
 
 
 @tool(risk="read")

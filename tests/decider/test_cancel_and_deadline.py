@@ -340,3 +340,47 @@ def test_late_model_answer_after_cancel_changes_nothing() -> None:
     before = state_digest(run.state)
     run.send(ModelReplied(turn=1, attempt=1, reply=ModelTurn(finish="final", text="done")))
     assert state_digest(run.state) == before
+
+
+@pytest.mark.parametrize("tool", ["get_order", "pay"])
+def test_what_is_due_together_with_a_cancel_does_not_start(tool: str) -> None:
+    """The call was admitted in the same step, before the cancel; its turn to start comes only after it."""
+    run = Run()
+    arguments = {"order_id": "A"} | ({"amount": 1} if tool == "pay" else {})
+    run.reply(call(tool, **arguments))
+    run.decide(run.checks("c1.0"))
+    assert run.phase("c1.0") == "checking"
+    run.decide(Cancel(command_id="c", by="user"))
+    run.settle()
+    assert run.started("c1.0") == 0
+    assert run.stop() == ("terminated", "cancelled", "by_user")
+    assert not run.ledger.rows
+
+
+@pytest.mark.parametrize("tool", ["get_order", "pay"])
+def test_an_intent_that_was_never_dispatched_because_of_a_cancel_is_no_unknown_effect(tool: str) -> None:
+    run = Run()
+    arguments = {"order_id": "A"} | ({"amount": 1} if tool == "pay" else {})
+    run.reply(call(tool, **arguments))
+    run.check("c1.0")
+    run.cancel()
+    run.report("c1.0", "failed", code="cancelled", retryable=True, no_effect=True)
+    assert run.bound("c1.0") == ("error", "cancelled")
+    assert run.started("c1.0") == 1
+    assert run.stop() == ("terminated", "cancelled", "by_user")
+    assert not run.ledger.rows
+    assert not run.state.unknown_calls
+
+
+def test_a_run_that_is_being_closed_starts_nothing() -> None:
+    run = Run()
+    run.reply(call("pay", order_id="A", amount=1), call("set_state", order_id="A", state="x"))
+    run.check("c1.0")
+    run.check("c1.1")
+    run.report("c1.0", "unknown")
+    assert run.stop() == ("suspended", "incomplete", "outcome_unknown")
+    run.decide(Close(command_id="c", by="user"))
+    run.decide(ResolveCall(command_id="r", by="boss", call="c1.0", outcome="applied"))
+    run.settle()
+    assert run.started("c1.1") == 0
+    assert run.stop()[0] == "terminated"
