@@ -15,8 +15,8 @@ from boundloop.eventstore.verify import verify_run
 
 
 def events_per_second(folder: str, *, steps: int, repeat: int) -> Facts:
-    """``events_per_s`` is what a host does before it goes on with a run (the chain is not recomputed then);
-    ``verified_events_per_s`` adds a check of the whole chain, as ``verify`` makes it. The file is in the page cache."""
+    """``events_per_s`` is reading, decoding and folding alone; ``verified_events_per_s`` adds a check of the whole chain,
+    as ``verify`` makes it and as a host does before it goes on. The file is in the page cache."""
     where, path = store_of("sqlite", folder, f"w4_{steps}")
     with Runtime(store=where, model=model_for(steps), tools=[tool_for("read", "inline")]) as runtime:
         results = asyncio.run(run_all(runtime, 1))
