@@ -27,7 +27,7 @@ class TakeOver(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     epoch: int
     host: str
-    cause: Literal["adopted", "host_died", "woken", "command"]
+    cause: Literal["host_died", "woken", "command"]
 
 
 class ModelReplied(msgspec.Struct, frozen=True, kw_only=True, gc=False):

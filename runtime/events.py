@@ -77,7 +77,7 @@ class RunResumed(Event, frozen=True, tag="run_resumed"):
     intents of older epochs."""
 
     epoch: int
-    cause: Literal["adopted", "host_died", "woken", "command", "resume", "resolved"]
+    cause: Literal["host_died", "woken", "command", "resume", "resolved"]
     host: str = ""
     by: str = ""
     command_id: str = ""

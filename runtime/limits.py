@@ -26,7 +26,6 @@ MARGIN_MS: Final = 5_000
 RECHECKS_MAX: Final = 3
 """How often an unknown check is run again before it denies."""
 
-CHECK_RETRY_MS: Final = 200
 QUERIES_MAX: Final = 5
 QUERY_BACKOFF_MS: Final = (200, 1_000, 5_000, 15_000)
 MODEL_BACKOFF_MS: Final = (200, 1_000, 5_000, 15_000)

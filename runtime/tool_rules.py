@@ -27,6 +27,13 @@ def refuse_contradictions(definition: ToolDefinition, *, is_async: bool) -> None
     else:
         _refuse_read(definition)
     _refuse_fields(definition)
+    if definition.fence != "none":
+        raise _refusal(
+            definition,
+            "fence",
+            "fence_unavailable",
+            "no store can fence a dispatch yet: the far side's key must do",
+        )
     if definition.quick and definition.timeout_ms > QUICK_MS_MAX:
         raise _refusal(
             definition, "timeout_ms", "quick_timeout", f"a quick read takes at most {QUICK_MS_MAX} ms"
@@ -93,10 +100,6 @@ def _refuse_effect(definition: ToolDefinition) -> None:
         raise _refusal(definition, "quick", "quick_effect", "only reads are quick; effects travel alone")
     if definition.far_side == "queryable" and not definition.has_query:
         raise _refusal(definition, "query", "query_missing", "a queryable far side needs a query handler")
-    if definition.fence == "store" and definition.risk != "irreversible":
-        raise _refusal(
-            definition, "fence", "fence_needs_irreversible", "only irreversible tools ask for the fence"
-        )
 
 
 def _refuse_read(definition: ToolDefinition) -> None:
@@ -106,10 +109,6 @@ def _refuse_read(definition: ToolDefinition) -> None:
         raise _refusal(definition, "far_side", "read_has_far_side", "a read leaves nothing at a far side")
     if definition.has_query:
         raise _refusal(definition, "query", "read_has_query", "a read has no effect to query for")
-    if definition.fence != "none":
-        raise _refusal(
-            definition, "fence", "fence_needs_irreversible", "only irreversible tools ask for the fence"
-        )
 
 
 def _refuse_fields(definition: ToolDefinition) -> None:

@@ -24,7 +24,7 @@ from .call_signature import (
     resolve_annotations,
     schemas_of,
 )
-from .canonical import JSON
+from .canonical import JSON, canonical_bytes
 from .errors import DeclarationError, ToolError
 from .schema import Schema, SchemaViolation, normalise_schema
 from .schema_lint import close_root
@@ -48,6 +48,7 @@ TIMEOUT_MS_DEFAULT: Final = 30_000
 QUICK_TIMEOUT_MS_MAX: Final = 50
 
 _CONTAINERS: Final = frozenset({dict, list, tuple})
+_SETS: Final = frozenset({set, frozenset})
 _ATTRIBUTE: Final = "__boundloop_tool__"
 _ATOMS: Final = frozenset({str, int, float, bool, type(None)})
 
@@ -94,7 +95,8 @@ class ToolSpec:
     def encode_result(self, value: object) -> JSON:
         """A result as JSON values; raises `ToolError` (code `result_type`) for what JSON can't say.
 
-        Only known data types are encoded, nothing is pickled. Numbers and sizes are checked by whoever writes the
+        Only known data types are encoded, nothing is pickled. A set becomes a sorted list, so that equal results are equal
+        bytes in every process; a set whose items have no order among them is refused. Numbers and sizes are checked by whoever writes the
         canonical bytes, the schema by `check_result`.
         """
         if type(value) is dict and all(
@@ -103,7 +105,9 @@ class ToolSpec:
         ):
             return cast(JSON, value)
         try:
-            return _lists(msgspec.to_builtins(value, str_keys=True, enc_hook=_encode_model))
+            return _lists(
+                msgspec.to_builtins(value, str_keys=True, order="deterministic", enc_hook=_encode_model)
+            )
         except Exception as error:
             raise ToolError("result_type", safe_message="the tool's result isn't JSON") from error
 
@@ -139,7 +143,7 @@ def tool(
     preview: Handler | None = None,
     query: Handler | None = None,
     version_of: Handler | None = None,
-    check_inline: bool = True,
+    check_inline: bool | None = None,
     description: str | None = None,
     params: dict[str, Any] | None = None,
     returns: dict[str, Any] | None = None,
@@ -152,54 +156,55 @@ def tool(
     `incidental` ones, or "call" if each call is an intent of its own. `far_side`: what the far side offers when an
     outcome is unknown: "natural" (repeating is harmless), "keyed" (it takes `ctx.key`), "queryable" (see `query`).
     `timeout_ms`: of one attempt, 30,000 unless given, 50 for `quick` reads. `inline`: run in the host's own process
-    (async, never blocking). `params` and `returns` replace the schemas that the annotations give. `handler_revision`:
+    (async, never blocking). `check_inline`: run `check`, `preview` and `version_of` there too, where they hold up every
+    run of the host; by default they run on threads. `fence`: only "none"; "store" is refused until a store can do it.
+    `params` and `returns` replace the schemas that the annotations give. `handler_revision`:
     of the code; the `__version__` of its package unless given. `preview(arguments)` gives what a person is shown. It is
     made again right before the effect, and an approval of another preview is stale: it must depend on the arguments and
     the resource alone, never on the time, chance or the order of a set. `version_of(arguments)`: the resource's version.
 
-    A parameter named `ctx` is filled by the runtime. The description is the docstring unless given. A function is
+    A parameter named `ctx` is filled by the runtime and shown to no model: who acts, the idempotency key as hex (`ctx.key`,
+    for the far side), the attempt, the time left, a cancel token and the host's dependencies (`actors.context`). The description is the docstring unless given. A function is
     declared once; a second tool over it is declared on a `functools.partial` of it.
     """
 
+    draft = ToolDefinition(
+        name=name or "",
+        version=version,
+        effect_version=effect_version,
+        description=description or "",
+        parameters={},
+        risk=risk,
+        key=key,
+        incidental=tuple(incidental),
+        far_side=far_side,
+        permissions=tuple(sorted(permissions)),
+        timeout_ms=_timeout_ms(timeout_ms, quick),
+        quick=quick,
+        inline=inline,
+        group=group,
+        cost_micros=cost_micros,
+        pool=pool,
+        result_bytes_max=result_bytes_max,
+        volatile=tuple(volatile),
+        max_attempts=max_attempts,
+        approval=approval,
+        query_authoritative=query_authoritative,
+        fence=fence,
+        has_check=check is not None,
+        has_preview=preview is not None,
+        has_query=query is not None,
+        has_version_of=version_of is not None,
+        check_inline=not (check or preview or version_of) if check_inline is None else check_inline,
+        handler_revision=handler_revision or "",
+    )
+
     def declare(function: F) -> F:
-        tool_name = name if name is not None else str(getattr(inner_function(function), "__name__", ""))
-        if not is_tool_name(tool_name):
-            raise DeclarationError(
-                "tool_name", "a name is [a-z][a-z0-9_]{0,63} in ASCII", path=ascii(tool_name)[:80]
-            )
-        given = None if params is None else close_root(normalise_schema(params))
-        signature = read_signature(function, name=tool_name, params=given)
-        definition = ToolDefinition(
-            name=tool_name,
-            version=version,
-            effect_version=effect_version,
-            description=_description(function, description, tool_name),
-            parameters=close_root(normalise_schema(signature.schema)),
-            result=_result_schema(function, returns, tool_name),
-            risk=risk,
-            key=key,
-            incidental=tuple(incidental),
-            far_side=far_side,
-            permissions=tuple(sorted(permissions)),
-            timeout_ms=_timeout_ms(timeout_ms, quick),
-            quick=quick,
-            inline=inline,
-            group=group,
-            cost_micros=cost_micros,
-            pool=pool,
-            result_bytes_max=result_bytes_max,
-            volatile=tuple(volatile),
-            max_attempts=max_attempts,
-            approval=approval,
-            query_authoritative=query_authoritative,
-            fence=fence,
-            has_check=check is not None,
-            has_preview=preview is not None,
-            has_query=query is not None,
-            has_version_of=version_of is not None,
-            check_inline=check_inline,
-            handler_revision=_revision(function) if handler_revision is None else handler_revision,
+        definition, signature = _complete(
+            draft, function, name=name, description=description, params=params, returns=returns
         )
+        if handler_revision is None:
+            definition = msgspec.structs.replace(definition, handler_revision=_revision(function))
         refuse_contradictions(definition, is_async=signature.is_async)
         spec = ToolSpec(
             definition=definition,
@@ -213,6 +218,33 @@ def tool(
         return _attach(function, spec)
 
     return declare
+
+
+def _complete(
+    draft: ToolDefinition,
+    function: Handler,
+    *,
+    name: str | None,
+    description: str | None,
+    params: dict[str, Any] | None,
+    returns: dict[str, Any] | None,
+) -> tuple[ToolDefinition, CallSignature]:
+    """The definition with what the function itself says: its name, its docstring and its types."""
+    tool_name = name if name is not None else str(getattr(inner_function(function), "__name__", ""))
+    if not is_tool_name(tool_name):
+        raise DeclarationError(
+            "tool_name", "a name is [a-z][a-z0-9_]{0,63} in ASCII", path=ascii(tool_name)[:80]
+        )
+    given = None if params is None else close_root(normalise_schema(params))
+    signature = read_signature(function, name=tool_name, params=given)
+    definition = msgspec.structs.replace(
+        draft,
+        name=tool_name,
+        description=_description(function, description, tool_name),
+        parameters=close_root(normalise_schema(signature.schema)),
+        result=_result_schema(function, returns, tool_name),
+    )
+    return definition, signature
 
 
 def tool_spec(declared: object) -> ToolSpec:
@@ -290,5 +322,25 @@ def _lists(value: object) -> JSON:
 def _encode_model(value: object) -> object:
     """A pydantic model by its own JSON form, without importing pydantic."""
     if hasattr(type(value), "__pydantic_core_schema__"):
-        return cast(Any, value).model_dump(mode="json")
+        model = cast(Any, value)
+        return _sets_sorted(model.model_dump(), model.model_dump(mode="json"))
     raise TypeError("not a type that JSON can say")
+
+
+def _sets_sorted(plain: Any, dumped: Any) -> Any:
+    """The JSON form of ``plain`` with what were sets in it sorted: pydantic writes them in no particular order. What a
+    serializer of its own made something else of is left as it is."""
+    kind = type(cast(object, plain))
+    shape = type(cast(object, dumped))
+    if kind in _SETS and shape is list:
+        if any(isinstance(item, frozenset) for item in plain):
+            raise TypeError("a set in a set has no order")
+        return sorted(dumped, key=canonical_bytes)
+    if kind not in _CONTAINERS or shape not in _CONTAINERS or len(plain) != len(dumped):
+        return dumped
+    if kind is dict and shape is dict:
+        values = map(_sets_sorted, plain.values(), dumped.values())
+        return dict(zip(dumped, values, strict=True))
+    if kind is not dict and shape is list:
+        return list(map(_sets_sorted, plain, dumped))
+    return dumped

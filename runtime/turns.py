@@ -113,7 +113,7 @@ def request(state: State, *, turn: int, attempt: int) -> Decision:
         return stop(state, "budget_tokens")
     price = state.pins.price
     cost = 0 if price is None else cost_bound(price, input_bound, output_max)
-    if cost > meters.cost_micros.free or meters.cost_micros.overrun:
+    if cost > meters.cost_micros.free:
         return stop(state, "budget_cost")
     digest = sha256(
         state.request_head_sha256 + state.rolling_sha256 + b"%d/%d/%d" % (turn, len(state.items), output_max)

@@ -335,8 +335,8 @@ def two(a: str, b: str = "") -> None:
         ({"risk": "read", "key": ("a",)}, "read_has_key", "two.key"),
         ({"risk": "read", "far_side": "keyed"}, "read_has_far_side", "two.far_side"),
         ({"risk": "read", "query": two}, "read_has_query", "two.query"),
-        ({"risk": "read", "fence": "store"}, "fence_needs_irreversible", "two.fence"),
-        ({"risk": "write", "key": "call", "fence": "store"}, "fence_needs_irreversible", "two.fence"),
+        ({"risk": "read", "fence": "store"}, "fence_unavailable", "two.fence"),
+        ({"risk": "irreversible", "key": ("a",), "fence": "store"}, "fence_unavailable", "two.fence"),
         ({"risk": "write", "key": "call", "quick": True}, "quick_effect", "two.quick"),
         ({"risk": "read", "quick": True, "timeout_ms": 51}, "quick_timeout", "two.timeout_ms"),
         ({"risk": "write", "key": "call", "far_side": "queryable"}, "query_missing", "two.query"),
@@ -696,3 +696,75 @@ def test_the_base_error_is_abstract_and_every_error_names_who_must_act() -> None
         "store",
         "bug",
     }
+
+
+# --- sets have no order --------------------------------------------------------------------------------------------
+
+
+class Tagged(pydantic.BaseModel):
+    tags: set[str]
+    places: dict[str, frozenset[int]] = {}
+    chain: list[Tagged] = []
+    raw: Any = None
+
+
+TAGS = [f"tag {number}" for number in range(50)]
+
+
+def test_a_set_in_a_result_is_a_sorted_list_in_every_process() -> None:
+    spec = tool_spec(get_order)
+    inner = Tagged(tags=set(TAGS[:9]))
+    value = {
+        "plain": set(TAGS),
+        "model": Tagged(tags=set(TAGS), places={"a": frozenset({30, 4})}, chain=[inner]),
+    }
+    encoded = spec.encode_result(value)
+    assert encoded == {
+        "plain": sorted(TAGS),
+        "model": {
+            "tags": sorted(TAGS),
+            "places": {"a": [30, 4]},
+            "chain": [{"tags": TAGS[:9], "places": {}, "chain": [], "raw": None}],
+            "raw": None,
+        },
+    }
+
+
+@pytest.mark.parametrize(
+    "value",
+    [{"a", 1}, {"mixed": {None, 1}}, Tagged(tags=set(), raw={frozenset({1}), frozenset({2})})],
+    ids=["two kinds", "nested", "sets in a set"],
+)
+def test_a_set_without_an_order_is_no_result(value: object) -> None:
+    with pytest.raises(ToolError) as caught:
+        tool_spec(get_order).encode_result(value)
+    assert caught.value.code == "result_type"
+
+
+def test_a_model_whose_json_has_another_shape_is_left_as_it_is() -> None:
+    class Odd(pydantic.BaseModel):
+        numbers: list[int]
+
+        @pydantic.field_serializer("numbers", when_used="json")
+        def shorter(self, numbers: list[int]) -> list[int]:
+            return numbers[:1]
+
+    assert tool_spec(get_order).encode_result(Odd(numbers=[3, 1, 2])) == {"numbers": [3]}
+
+
+# --- where checks run ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("handler", ["check", "preview", "version_of"])
+def test_handlers_of_the_application_run_beside_the_loop_unless_said_otherwise(handler: str) -> None:
+    def declared(**options: Any) -> bool:
+        made = tool(risk="write", key="call", **options)(functools.partial(two, "a"))
+        return tool_spec(made).definition.check_inline
+
+    def asked(arguments: dict[str, Any]) -> bool:
+        return True
+
+    assert declared(name="none", description="d")
+    assert not declared(name="one", description="d", **{handler: asked})
+    assert declared(name="said", description="d", check_inline=True, **{handler: asked})
+    assert not declared(name="never", description="d", check_inline=False)

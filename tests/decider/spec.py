@@ -346,7 +346,7 @@ class Run:
         return self.tick(wake - self.now)
 
     def crash(
-        self, cause: Literal["adopted", "host_died", "woken", "command"] = "host_died"
+        self, cause: Literal["host_died", "woken", "command"] = "host_died"
     ) -> tuple[e.AnyEvent, ...]:
         """The host is gone: another folds the log, takes the run over and goes on."""
         self.state = fold(self.log, self.blobs)

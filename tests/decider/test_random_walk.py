@@ -173,7 +173,7 @@ def walk(data: st.DataObject, run: Run) -> None:
     for number in range(data.draw(st.integers(0, WALK_STEPS_MAX))):
         match data.draw(st.integers(0, 19)):
             case 0:
-                run.crash(data.draw(st.sampled_from(["host_died", "woken", "adopted"])))
+                run.crash(data.draw(st.sampled_from(["host_died", "woken", "command"])))
             case 1 | 2:
                 nonsense(data, run)
             case 3 | 4:

@@ -84,7 +84,7 @@ def test_intent_of_an_older_epoch_is_never_ordered() -> None:
 def test_epoch_is_opened_once() -> None:
     run = Run()
     run.reply(call("refund", order_id="A", amount=5))
-    run.crash("adopted")
+    run.crash("woken")
     run.check("c1.0")
     for epoch in (run.state.epoch, run.state.epoch - 1):
         given(run).when(TakeOver(epoch=epoch, host="h", cause="command"), run.now).then_nothing()
@@ -136,14 +136,14 @@ def test_other_causes_are_no_deaths() -> None:
     run = Run(pins(bounds=limits(model_attempts_per_turn=20, model_attempts=50)))
     for _ in range(5):
         run.crash("woken")
-        run.crash("adopted")
+        run.crash("woken")
     assert run.state.phase == "model_requested"
 
 
 def test_ended_run_is_not_taken_over() -> None:
     run = Run()
     run.final()
-    given(run).when(TakeOver(epoch=9, host="h", cause="adopted"), run.now).then_nothing()
+    given(run).when(TakeOver(epoch=9, host="h", cause="woken"), run.now).then_nothing()
 
 
 def test_stopped_run_is_taken_over_without_moving() -> None:
