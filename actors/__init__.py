@@ -6,11 +6,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .client import AsyncRuntime, CommandRefused, RunHandle, Runtime
+    from .application import Application
+    from .client import AsyncRuntime, RunHandle, Runtime
     from .context import CancelToken, ToolContext
     from .result import Approval, Result
+    from .run_options import StartOptions
+    from .waiting import StillRunning
+    from .wishes import CommandRefused
 
 __all__ = [
+    "Application",
     "Approval",
     "AsyncRuntime",
     "CancelToken",
@@ -18,17 +23,22 @@ __all__ = [
     "Result",
     "RunHandle",
     "Runtime",
+    "StartOptions",
+    "StillRunning",
     "ToolContext",
 ]
 
 _HOME = {
+    "Application": "application",
     "Approval": "result",
     "AsyncRuntime": "client",
     "CancelToken": "context",
-    "CommandRefused": "client",
+    "CommandRefused": "wishes",
     "Result": "result",
     "RunHandle": "client",
     "Runtime": "client",
+    "StartOptions": "run_options",
+    "StillRunning": "waiting",
     "ToolContext": "context",
 }
 

@@ -21,14 +21,12 @@ from ..runtime.goal import Goal
 from ..runtime.limits import Limits
 from ..runtime.policy import Policy
 from ..runtime.prices import PriceTable
-from ..runtime.tool_spec import ToolSpec
-from ..runtime.toolbox import Toolbox
+from .fit import Fit
+from .run_options import ApplicationOptions, OnStop, Permissions, Tools
 
 if TYPE_CHECKING:
     from ..runtime.state import State
     from .client import Runtime
-
-Tools = Toolbox | Iterable[Callable[..., Any] | ToolSpec]
 
 
 class ApplicationError(CallerError):
@@ -51,12 +49,12 @@ class Application:
     offered: Iterable[str] | None = None
     system: str = ""
     agent: str = "agent"
-    on_stop: str = "suspend"
+    on_stop: OnStop = "suspend"
     policy: Policy | None = None
     prices: PriceTable | None = None
     tenant: str = "default"
     principal: str = "local"
-    permissions: frozenset[str] | Iterable[str] | Callable[[str, str], frozenset[str]] = frozenset()
+    permissions: Permissions = frozenset()
     groups: Mapping[str, int] | None = None
     dependencies: Mapping[str, Any] | None = None
     reference: str = field(default="")
@@ -80,7 +78,7 @@ class Application:
             take_over=take_over,
         )
 
-    def start_options(self) -> dict[str, Any]:
+    def start_options(self) -> ApplicationOptions:
         """The keywords of ``Runtime.start``, but for ids."""
         return {
             "limits": self.limits,
@@ -145,16 +143,4 @@ def _module(name: str) -> ModuleType:
 
 def misfit(runtime: Runtime, state: State) -> str:
     """Why this application's host leaves the run alone; empty if it takes it."""
-    from .checks import contract_kept
-
-    adapter = runtime.adapter
-    pins = state.pins
-    if adapter is None or (adapter.family, adapter.model) != (pins.api_family, pins.model):
-        return f"the run needs the model {pins.api_family}:{pins.model}"
-    for tool in pins.tools:
-        spec = runtime.toolbox.get(tool.name)
-        if spec is None:
-            return f"the run needs the tool {tool.name}"
-        if not contract_kept(tool, spec.definition):
-            return f"the tool {tool.name} has another contract than the run's"
-    return ""
+    return Fit(runtime.application, runtime.toolbox, runtime.adapter).misfit(state.application, state.pins)

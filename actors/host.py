@@ -1,14 +1,14 @@
 """A host: one process's share of the runs. It holds the owner row, the drivers, the timers and the kill switches.
 
 Ready runs (created, woken, due, left by a dead host) without a host are taken up as fast as they come, if their pinned
-tools and model are this application's; others are left alone for a host that has them. A host that couldn't renew its
+tools and model are this application's (``fit``); others are left alone for a host that has them. A host that couldn't renew its
 row for ``SELF_STOP_S`` stops dispatching at once: by then another may have taken its runs.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, Final
 from uuid import uuid4
 
@@ -20,18 +20,35 @@ from ..eventstore.history import load_intact, pins_from, pins_of
 from ..eventstore.port import Acquired, EventStore, HostRow, NewRun, NotFound, Owned, RunRow, Switch
 from ..eventstore.process_identity import this_process
 from ..eventstore.submit import encode_answer, submit_unhosted
-from ..runtime.commands import CommandAnswer, Executed, OutsideCommand, TakeOver, decode_command
-from ..runtime.errors import BoundloopError, ConflictError, HistoryRefused, LogDamaged, StoreError
+from ..runtime.commands import (
+    CommandAnswer,
+    Executed,
+    OutsideCommand,
+    TakeOver,
+    decode_command,
+    strict_command,
+)
+from ..runtime.errors import (
+    BoundloopError,
+    CallerError,
+    ConflictError,
+    HistoryRefused,
+    LogDamaged,
+    Overloaded,
+    StoreError,
+)
 from ..runtime.events import AnyEvent, RunStarted
 from ..runtime.fold import begin
 from ..runtime.orders import wake_at_ms
 from ..runtime.policy import Policy
 from ..runtime.state import State
 from ..runtime.toolbox import Toolbox
-from .checks import Gate, contract_kept
+from .checks import Gate
 from .driver import RunDriver
 from .execution import Report
 from .executors import Executors
+from .fit import Fit, other_application
+from .watching import Watchers
 
 RENEW_S: Final = 2.0
 SELF_STOP_S: Final = 8.0
@@ -42,10 +59,9 @@ READY_RUNS_MAX: Final = 1_000
 """How many ready runs are looked at in one go, besides those that were found to be another application's."""
 
 RUNS_MAX: Final = 50_000
-"""Drivers in one host; beyond it ready runs wait in the store."""
+"""Drivers in one host; beyond it ready runs wait in the store, and a new run is refused."""
 
-Watcher = Callable[[str, State, tuple[AnyEvent, ...], int], None]
-ProgressWatcher = Callable[[str, Progress], None]
+OVERLOADED_RETRY_MS: Final = 1_000
 
 
 class Host:
@@ -59,6 +75,7 @@ class Host:
         policy: Policy,
         adapter: ModelAdapter | None,
         permissions_of: Callable[[str, str], frozenset[str]],
+        application: str = "",
         groups: Mapping[str, int] | None = None,
         dependencies: Mapping[str, Any] | None = None,
     ) -> None:
@@ -68,20 +85,19 @@ class Host:
         self.gate = Gate(toolbox, policy, permissions_of, self.switched_off)
         self.executors = Executors(groups=groups, dependencies=dependencies)
         self.adapter = adapter
-        self.watchers: list[Watcher] = []
-        self.progress_watchers: list[ProgressWatcher] = []
+        self.fit = Fit(application, toolbox, adapter)
+        self.watchers = Watchers()
         self.parked_watchers: list[Callable[[str, State], None]] = []
         self.refused_watchers: list[Callable[[str, BaseException], None]] = []
         self.failed_watchers: list[Callable[[BaseException], None]] = []
-        self.failed: BaseException | None = None
+        self.failed: StoreError | None = None
         self.failures: dict[str, BaseException] = {}
         self._drivers: dict[str, RunDriver] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._locks: dict[str, asyncio.Lock] = {}
         self._not_ours: set[str] = set()
         self._doubtful: set[str] = set()
-        self._late: set[asyncio.Task[None]] = set()
-        self._switches: list[Switch] = []
+        self._beside: set[asyncio.Task[None]] = set()
         self._loop = asyncio.get_running_loop()
         self._ready = asyncio.Event()
         self._sleeps_until_ms = 0
@@ -90,7 +106,7 @@ class Host:
         self._background: list[asyncio.Task[None]] = []
 
     async def open(self, *, dead_hosts: Sequence[str] = ()) -> None:
-        """Register, learn the switches, begin to take up ready runs. ``dead_hosts`` are proven dead by the caller."""
+        """Register and begin to take up ready runs. ``dead_hosts`` are proven dead by the caller."""
         for host_id in dead_hosts:
             await self.store.drop_host(host_id, died=True)
         process = this_process()
@@ -103,11 +119,10 @@ class Host:
                 boot_id=process.boot_id,
             )
         )
-        self._switches = await self.store.switches()
         self._renewed_at = self._loop.time()
         self._background = [
-            self._loop.create_task(self._renew()),
-            self._loop.create_task(self._take_up_ready()),
+            self._loop.create_task(self._while_it_holds(work))
+            for work in (self._renew(), self._take_up_ready())
         ]
         self._ready.set()
 
@@ -118,6 +133,9 @@ class Host:
             task.cancel()
         await asyncio.gather(*self._background, return_exceptions=True)
         await self._stop_drivers()
+        for task in self._beside:
+            task.cancel()
+        await asyncio.gather(*self._beside, return_exceptions=True)
         await self.executors.close()
         if self.failed is None:
             await self.store.drop_host(self.host_id)
@@ -142,17 +160,16 @@ class Host:
 
     def publish(self, run_id: str, state: State, events: tuple[AnyEvent, ...], first_seq: int) -> None:
         """Committed events to whoever watches."""
-        for watch in self.watchers:
-            watch(run_id, state, events, first_seq)
+        self.watchers.committed(run_id, state, events, first_seq)
 
     def progress(self, run_id: str, item: Progress) -> None:
         """Provisional notices to whoever watches."""
-        for watch in self.progress_watchers:
-            watch(run_id, item)
+        self.watchers.progressed(run_id, item)
 
     def switched_off(self, tenant: str, tool: str) -> str:
-        """The scope of a kill switch that is on for this tenant and tool; empty if none is."""
-        for switch in self._switches:
+        """The scope of a kill switch that is on for this tenant and tool; empty if none is. Whichever process turned
+        it, the store knows."""
+        for switch in self.store.switches_known():
             if switch.scope == "global" or switch.target == (tenant if switch.scope == "tenant" else tool):
                 return switch.scope
         return ""
@@ -160,14 +177,15 @@ class Host:
     async def set_switch(self, switch: Switch, *, on: bool) -> None:
         """Turn a kill switch; what is dispatched after this returns has seen it."""
         await self.store.set_switch(switch, on=on)
-        self._switches = await self.store.switches()
 
     # --- runs --------------------------------------------------------------------------------------------------
 
     async def start_run(self, event: RunStarted, encoded_pins: bytes, root_id: str) -> None:
-        """Host a new run; returns when ``run_started`` is durable. Raises ``StoreError``, or ``ConflictError`` for a
-        run id that is taken."""
+        """Host a new run; returns when ``run_started`` is durable. Raises ``StoreError``, ``Overloaded`` beyond
+        ``RUNS_MAX``, or ``ConflictError`` for a run id that is taken."""
         self._refuse_if_failed()
+        if len(self._drivers) >= RUNS_MAX:
+            raise Overloaded(OVERLOADED_RETRY_MS)
         run_id = event.run_id
         digest = event.pins_sha256
         async with self._lock(run_id):
@@ -203,6 +221,7 @@ class Host:
             error = self.failures.pop(run_id, None)
             if error is not None:
                 raise error
+            self._refuse_if_failed()
             raise _run_exists(run_id)
 
     def _host(self, run_id: str, driver: RunDriver) -> None:
@@ -216,9 +235,7 @@ class Host:
         try:
             await driver.drive()
         except asyncio.CancelledError:
-            for _, answer in driver.left_over():
-                if answer is not None and not answer.done():
-                    answer.set_exception(_closed())
+            self._hand_on(run_id, driver)
             raise
         except BaseException as raised:
             error = raised
@@ -226,49 +243,69 @@ class Host:
             if self._drivers.get(run_id) is driver:
                 del self._drivers[run_id]
                 self._tasks.pop(run_id, None)
-        if error is not None:
-            self.failures[run_id] = error
-            if isinstance(error, (HistoryRefused, LogDamaged)):
-                await self._quarantine(run_id, error)
+        try:
+            if error is not None:
+                self.failures[run_id] = error
+                await self._leave(run_id, driver, error)
+        finally:
+            # Whatever the store says to that, nobody is left without an answer.
+            self._hand_on(run_id, driver)
+            self._let_go(run_id, driver.state)
+
+    def _hand_on(self, run_id: str, driver: RunDriver) -> None:
+        """What came while the driver let go of its run is decided by whoever decides for the run from now on. A host
+        that stops says so instead."""
+        over = self._over()
+        for command, answer in driver.left_over():
+            if isinstance(command, Executed):
+                if over is None:
+                    self.late(run_id, Report(command))
+            elif answer is None or answer.done():
+                continue
+            elif over is not None:
+                answer.set_exception(over)
             else:
-                await self._give_up(run_id, driver)
-        due_ms = wake_at_ms(driver.state)
+                self._start_beside(self._submit_again(run_id, command, answer))  # type: ignore[arg-type]  # only outside commands carry an answer
+
+    def _let_go(self, run_id: str, state: State) -> None:
+        due_ms = wake_at_ms(state)
         if due_ms is not None and due_ms < self._sleeps_until_ms:
             # Parked with a timer that comes before what the host sleeps for: it has to look at the index again.
             self._ready.set()
         for watch in self.parked_watchers:
-            watch(run_id, driver.state)
-        for command, answer in driver.left_over():
-            if isinstance(command, Executed):
-                self.late(run_id, Report(command))
-            elif answer is not None and not answer.done():
-                self._loop.create_task(self._submit_again(run_id, command, answer))  # type: ignore[arg-type]  # only outside commands carry an answer
+            watch(run_id, state)
+
+    def _start_beside(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(work)
+        self._beside.add(task)
+        task.add_done_callback(self._beside.discard)
 
     def late(self, run_id: str, report: Report) -> None:
         """A timed-out attempt answered after all, when its run had stopped or ended: the run is taken up for it, because
         a success settles an unknown effect. If that fails the effect stays unknown, which is still true."""
-        task = self._loop.create_task(self._take_late(run_id, report))
-        self._late.add(task)
-        task.add_done_callback(self._late.discard)
+        self._start_beside(self._take_late(run_id, report))
 
     async def _take_late(self, run_id: str, report: Report) -> None:
         executed = report.executed
         try:
             if report.artifact is not None:
                 await self.store.put_blob(report.artifact)
-            if run_id not in self._drivers and not await self.take_up(run_id):
-                return
+            if run_id not in self._drivers:
+                await self.take_up(run_id)
         except StoreError:
             return
         driver = self._drivers.get(run_id)
         if driver is not None:
             driver.post(executed)
 
-    async def _give_up(self, run_id: str, driver: RunDriver) -> None:
+    async def _leave(self, run_id: str, driver: RunDriver, error: BaseException) -> None:
         """A driver that failed gives its run up for another host, now or later. A second try here would fail alike, so
         this host leaves it alone until somebody touches it."""
         try:
-            await self.store.release(run_id, self.host_id, driver.epoch, ready=True)
+            if isinstance(error, (HistoryRefused, LogDamaged)):
+                await self._quarantine(run_id, error)
+            else:
+                await self.store.release(run_id, self.host_id, driver.epoch, ready=True)
         except StoreError:
             self._doubt(run_id)
         self._not_ours.add(run_id)  # after the release, which this host hears of as it hears of any touch
@@ -296,8 +333,11 @@ class Host:
         try:
             result = await self.submit(run_id, command)
         except BaseException as error:
+            cancelled = isinstance(error, asyncio.CancelledError)
             if not answer.done():
-                answer.set_exception(error)
+                answer.set_exception(_closed() if cancelled else error)
+            if cancelled:
+                raise
             return
         if not answer.done():
             answer.set_result(result)
@@ -319,8 +359,13 @@ class Host:
 
     async def submit(self, run_id: str, command: OutsideCommand) -> CommandAnswer:
         """Decide an outside command where the run is: by its driver here, or for a run without a host by this process
-        as the store's owner. Raises ``RunNotFound``, ``OwnedError`` or ``StoreError``."""
+        as the store's owner. One that isn't what its type says is refused. Raises ``RunNotFound``, ``OwnedError`` or
+        ``StoreError``."""
         self._refuse_if_failed()
+        try:
+            command = strict_command(command)
+        except CallerError as error:
+            return _refusal(error)
         driver = self._drivers.get(run_id)
         if driver is None:
             async with self._lock(run_id):
@@ -349,9 +394,9 @@ class Host:
         try:
             answer = await self.submit(run_id, decode_command(data))
         except msgspec.DecodeError as error:
-            answer = CommandAnswer(accepted=False, code="command", message=str(error)[:300], actor="caller")
+            answer = _refusal(CallerError("command_invalid", str(error)[:300]))
         except BoundloopError as error:
-            answer = CommandAnswer(accepted=False, code=error.code, message=error.message, actor=error.actor)
+            answer = _refusal(error)
         return encode_answer(answer)
 
     def on_ready(self, run_ids: Iterable[str]) -> None:
@@ -389,9 +434,12 @@ class Host:
                 pass
         self._ready.clear()
         await self._settle_doubts()
-        self._switches = await self.store.switches()
-        run_ids = [run_id for run_id in await self.store.ready_runs(READY_RUNS_MAX + len(self._not_ours)) if run_id not in self._not_ours]
-        room = RUNS_MAX - len(self._drivers)
+        run_ids = [
+            run_id
+            for run_id in await self.store.ready_runs(READY_RUNS_MAX + len(self._not_ours))
+            if run_id not in self._not_ours
+        ]
+        room = max(0, RUNS_MAX - len(self._drivers))
         for run_id in run_ids[:room]:
             await self.take_up(run_id)
         if not run_ids:
@@ -417,26 +465,41 @@ class Host:
                 self._not_ours.add(run_id)
                 return False
             try:
-                if not await self._is_ours(row):
-                    self._not_ours.add(run_id)
+                why_not = await self._misfit(row)
+                if why_not:
+                    self._refuse(run_id, other_application(run_id, why_not))
                     return False
-                answer = await self.store.acquire(run_id, self.host_id)
-                if isinstance(answer, (Owned, NotFound)):
-                    return False
-                state, head = await load_intact(self.store, run_id)
-                if head != answer.head:
-                    raise LogDamaged(run_id, state.seq, state.seq, "the last hash isn't the run's head")
+                driver = await self._acquired(run_id)
             except (HistoryRefused, LogDamaged) as error:
-                self._not_ours.add(run_id)
+                self._refuse(run_id, error)
                 await self._quarantine(run_id, error)
-                for watch in self.refused_watchers:
-                    watch(run_id, error)
                 return False
             except StoreError:
                 self._doubt(run_id)
                 raise
-            self._host(run_id, self._resumed(state, answer))
-            return True
+            except Exception as error:
+                # A bug over this one run is no reason to stop the others.
+                self.failures[run_id] = error
+                self._refuse(run_id, error)
+                return False
+            if driver is not None:
+                self._host(run_id, driver)
+            return driver is not None
+
+    async def _acquired(self, run_id: str) -> RunDriver | None:
+        answer = await self.store.acquire(run_id, self.host_id)
+        if isinstance(answer, (Owned, NotFound)):
+            return None
+        state, head = await load_intact(self.store, run_id)
+        if head != answer.head:
+            raise LogDamaged(run_id, state.seq, state.seq, "the last hash isn't the run's head")
+        return self._resumed(state, answer)
+
+    def _refuse(self, run_id: str, error: BaseException) -> None:
+        """This host leaves the run alone until somebody touches it; whoever waits for it here is told why."""
+        self._not_ours.add(run_id)
+        for watch in self.refused_watchers:
+            watch(run_id, error)
 
     def _resumed(self, state: State, answer: Acquired) -> RunDriver:
         driver = RunDriver(self, state, head=answer.head, epoch=answer.epoch)
@@ -445,26 +508,25 @@ class Host:
         )
         return driver
 
-    async def _is_ours(self, row: RunRow) -> bool:
-        """Whether this application has the run's tools and its model. Checked from the log, so nothing is guessed."""
+    async def _misfit(self, row: RunRow) -> str:
+        """Why this application leaves the run alone. Checked from the log, so nothing is guessed."""
         rows = await self.store.read(row.run_id, rows_max=1)
-        if not rows:
-            return False
         records = await resolve(rows, self.store.get_blob)
-        started = records[0].event
+        started = records[0].event if records else None
         if not isinstance(started, RunStarted):
             raise HistoryRefused("log_start", "the log does not begin with run_started", path=row.run_id)
-        pins = await pins_of(self.store, started.pins_sha256)
-        adapter = self.adapter
-        if adapter is None or adapter.family != pins.api_family or adapter.model != pins.model:
-            return False
-        for tool in pins.tools:
-            spec = self.gate.toolbox.get(tool.name)
-            if spec is None or not contract_kept(tool, spec.definition):
-                return False
-        return True
+        return self.fit.misfit(started.application, await pins_of(self.store, started.pins_sha256))
 
     # --- the owner row -----------------------------------------------------------------------------------------
+
+    async def _while_it_holds(self, work: Coroutine[Any, Any, None]) -> None:
+        """Background work of this host. If it breaks, the host can't keep its promises any more and stops."""
+        try:
+            await work
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:
+            await self._lose(f"unexpected {type(error).__name__}", error)
 
     async def _renew(self) -> None:
         """Keep the row; stop everything if that fails for too long, by this process's own clock."""
@@ -473,31 +535,48 @@ class Host:
             asked_at = self._loop.time()
             # A loop that was blocked for that long still gets one try: nothing was dispatched meanwhile.
             left_s = max(self._renewed_at + SELF_STOP_S - asked_at, RENEW_TRY_LEAST_S)
+            cause: BaseException | None = None
+            why = "its owner row is gone"
             try:
                 async with asyncio.timeout(left_s):
                     kept = await self.store.renew_host(self.host_id)
-            except (StoreError, TimeoutError):
+            except (StoreError, TimeoutError) as error:
+                cause = error
+                why = f"its owner row could not be renewed: {str(error) or 'the store did not answer'}"
                 kept = self._loop.time() - self._renewed_at < SELF_STOP_S
             else:
                 self._renewed_at = asked_at
             if not kept:
-                await self._lose()
+                await self._lose(why, cause)
                 return
 
-    async def _lose(self) -> None:
+    async def _lose(self, why: str, cause: BaseException | None) -> None:
         """The row is gone, or may be: nothing more is dispatched here, and everybody who waits is told."""
-        self.failed = StoreError(
-            "host_lost", "this process lost its owner row and stopped", path=self.host_id
-        )
+        if self.failed is not None:
+            return
+        self.failed = StoreError("host_lost", f"this process stopped: {why}"[:500], path=self.host_id)
+        self.failed.__cause__ = cause
+        for task in self._background:
+            if task is not asyncio.current_task():
+                task.cancel()
         await self._stop_drivers()
         for watch in self.failed_watchers:
             watch(self.failed)
 
-    def _refuse_if_failed(self) -> None:
+    def _over(self) -> StoreError | None:
+        """Why nothing more is decided here; None while this host is at work."""
         if self.failed is not None:
-            raise self.failed
-        if self._closing:
-            raise _closed()
+            return self.failed
+        return _closed() if self._closing else None
+
+    def _refuse_if_failed(self) -> None:
+        over = self._over()
+        if over is not None:
+            raise over
+
+
+def _refusal(error: BoundloopError) -> CommandAnswer:
+    return CommandAnswer(accepted=False, code=error.code, message=error.message, actor=error.actor)
 
 
 def _closed() -> StoreError:

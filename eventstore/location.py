@@ -29,6 +29,8 @@ def parse_url(url: str) -> Location:
         parts = urlsplit(url)
     except ValueError as error:
         raise StoreUrlError(url, str(error)) from error
+    if not url[len(parts.scheme) :].startswith("://"):
+        raise StoreUrlError(url, "write memory:// or sqlite:///file")
     if parts.query or parts.fragment:
         raise StoreUrlError(
             url, "a store URL takes neither a query nor a fragment (write %3F for ? and %23 for #)"

@@ -89,8 +89,8 @@ class CutLine:
         return await getattr(self.__dict__["_store"], name)(*args, **options)
 
     def __getattr__(self, name: str) -> Any:
-        if name == "now_ms":
-            return self.__dict__["_store"].now_ms
+        if name in ("now_ms", "switches_known"):
+            return getattr(self.__dict__["_store"], name)
 
         async def through(*args: Any, **options: Any) -> Any:
             return await self._through(name, *args, **options)

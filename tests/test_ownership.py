@@ -144,8 +144,7 @@ def test_a_command_to_a_host_that_lost_the_run_is_answered(site: Site) -> None:
     script = [held(say("Done."), "slow")]
     first = site.open(script)
     run_id = first.start()
-    assert first.rt._host is not None
-    asyncio.run(site.store.drop_host(first.rt._host.host_id, died=True))
+    asyncio.run(site.store.drop_host(first.rt._embedded.host_of().host_id, died=True))
     second = site.open([held(say("Done."), "slow")])
     second.settle()
     command = Cancel(command_id="k1", by="os:ann@desk")
@@ -204,8 +203,7 @@ async def test_an_executor_refuses_an_epoch_below_the_highest_it_saw() -> None:
 
 def failure_of(host: Stepped) -> BaseException | None:
     """Why it stopped being a host."""
-    assert host.rt._host is not None
-    return host.rt._host.failed
+    return host.rt._embedded.host_of().failed
 
 
 def test_a_host_that_cannot_renew_stops_within_its_validity(site: Site) -> None:
@@ -221,7 +219,7 @@ def test_a_host_that_cannot_renew_stops_within_its_validity(site: Site) -> None:
     model = ScriptedModel([held(call("book", {"n": 1}), "slow"), say("Done.")])
     host = site.open(model, [book])
     run_id = host.start()
-    waiting = asyncio.run_coroutine_threadsafe(host.rt._result(run_id, None, until="rest"), host.loop)
+    waiting = asyncio.run_coroutine_threadsafe(host.rt._embedded.result(run_id, None, "rest"), host.loop)
     host.settle()
     host.line.cut()
     host.advance(7_999)
@@ -241,8 +239,7 @@ def test_a_host_whose_row_was_dropped_stops_at_its_next_renewal(site: Site) -> N
     host = site.open([held(say("Done."), "slow")])
     host.start()
     host.settle()
-    assert host.rt._host is not None
-    asyncio.run(site.store.drop_host(host.rt._host.host_id, died=True))
+    asyncio.run(site.store.drop_host(host.rt._embedded.host_of().host_id, died=True))
     host.advance(2_000)
     assert isinstance(failure_of(host), StoreError)
     with pytest.raises(StoreError, match="host_lost"):

@@ -67,7 +67,7 @@ class Host:
     def carry(self, operation_id: str) -> Result | None:
         """The run's result, None if the host died first."""
         work = asyncio.run_coroutine_threadsafe(
-            carry_through(self.runtime, self._far, operation_id), self.runtime._loop
+            carry_through(self.runtime, self._far, operation_id), self.runtime._thread.loop
         )
         work.add_done_callback(lambda _: self._ended.set())
         assert self._ended.wait(STUCK_S), "the run hangs"
@@ -81,7 +81,7 @@ class Host:
     def _bury(self) -> None:
         """End what is left of the loop; the store answers nothing of it any more. Threads of tools that are out end
         by themselves: what they had sent is over when they are."""
-        loop = self.runtime._loop
+        loop = self.runtime._thread.loop
 
         async def end() -> None:
             mine = asyncio.current_task()
@@ -92,7 +92,7 @@ class Host:
 
         loop.set_exception_handler(lambda loop, context: None)
         asyncio.run_coroutine_threadsafe(end(), loop).result(STUCK_S)
-        self.runtime._stop_loop()
+        self.runtime._thread.stop()
         for thread in threading.enumerate():
             if thread.name.startswith("tool-"):
                 thread.join(STUCK_S)

@@ -1,0 +1,108 @@
+"""An event loop on a thread of its own, and calls into it from other threads and other loops.
+
+Nobody is left waiting when the loop stops: what hasn't ended by then is cancelled, and its caller is told ``closed``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import threading
+from collections.abc import Coroutine
+from typing import Any, Final, TypeVar
+
+from ..runtime.errors import CallerError, StoreError
+
+T = TypeVar("T")
+STOP_TIMEOUT_S: Final = 30.0
+_LAST_TURNS: Final = 20
+"""Turns of the loop that cancelled work gets to tidy up."""
+
+
+class LoopThread:
+    """Started when made."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self._calls: set[concurrent.futures.Future[Any]] = set()
+        self._stopped = False
+        self._thread = threading.Thread(target=loop.run_forever, name="boundloop", daemon=True)
+        self._thread.start()
+
+    def is_here(self) -> bool:
+        """Whether the caller is on this thread, where blocking would block everything."""
+        return threading.current_thread() is self._thread
+
+    def call(self, work: Coroutine[Any, Any, T], timeout_s: float | None = None) -> T:
+        """Run it on the loop and block for what it gives. Raises ``CallerError`` on the loop's own thread,
+        ``StoreError`` (``closed``) if the loop has stopped or stops meanwhile, ``TimeoutError``."""
+        if self.is_here():
+            work.close()
+            raise own_loop()
+        future = self._begin(work)
+        try:
+            return future.result(timeout_s)
+        except concurrent.futures.CancelledError:
+            if self._stopped:
+                raise closed() from None
+            raise
+        except BaseException:
+            future.cancel()
+            raise
+        finally:
+            self._calls.discard(future)
+
+    async def call_from(self, work: Coroutine[Any, Any, T]) -> T:
+        """The same from a coroutine of any loop."""
+        future = self._begin(work)
+        try:
+            return await asyncio.wrap_future(future)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if self._stopped and (task is None or not task.cancelling()):
+                raise closed() from None
+            raise
+        finally:
+            self._calls.discard(future)
+
+    def _begin(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
+        try:
+            future = asyncio.run_coroutine_threadsafe(work, self.loop)
+        except RuntimeError:
+            work.close()
+            raise closed() from None
+        self._calls.add(future)
+        if self._stopped:
+            future.cancel()  # it came when the loop had turned for the last time
+        return future
+
+    def stop(self) -> None:
+        """End the loop and the thread. Whatever is still under way is cancelled."""
+        self.loop.call_soon_threadsafe(lambda: self.loop.create_task(self._wind_up()))
+        self._thread.join(STOP_TIMEOUT_S)
+        self._stopped = True
+        for future in tuple(self._calls):
+            future.cancel()
+        if not self._thread.is_alive():
+            self.loop.close()
+
+    async def _wind_up(self) -> None:
+        self._stopped = True
+        try:
+            for task in asyncio.all_tasks():
+                if task is not asyncio.current_task():
+                    task.cancel()
+            for _ in range(_LAST_TURNS):
+                await asyncio.sleep(0)
+        finally:
+            self.loop.stop()
+
+
+def closed() -> StoreError:
+    """What a call into a stopped loop raises."""
+    return StoreError("closed", "the Runtime is closed")
+
+
+def own_loop() -> CallerError:
+    """What a blocking call on the loop's own thread raises."""
+    return CallerError("own_loop", "sync methods can't be called on the Runtime's own loop; use rt.aio")

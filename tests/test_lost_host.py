@@ -1,0 +1,166 @@
+"""A host that lost its row, or whose own work broke: it stops, says why, and burns no time."""
+
+# pyright: reportPrivateUsage=false
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from tests.stepped_runtime import Site, Stepped
+
+from boundloop.actors import host as hosting
+from boundloop.actors.execution import Report
+from boundloop.adapters.script import call, held, say
+from boundloop.adapters.scripted import ScriptedModel
+from boundloop.eventstore.port import RunRow
+from boundloop.runtime import events as e
+from boundloop.runtime.commands import Executed
+from boundloop.runtime.errors import DiskFull, Overloaded, StoreError
+from boundloop.runtime.limits import Limits
+from boundloop.runtime.tool_spec import tool
+
+
+def inner(host: Stepped) -> Any:
+    return host.rt._embedded.host_of()
+
+
+@tool(risk="write", key="call", approval="always")
+async def pay(n: int) -> dict[str, int]:
+    """Pay."""
+    return {"n": n}
+
+
+ASKS = [call("pay", {"n": 1}), say("done")]
+
+
+def failing(site: Site, name: str, error: BaseException) -> list[int]:
+    """Let one method of the store fail from now on; what is returned counts its calls."""
+    asked: list[int] = []
+
+    async def fails(*_: Any, **__: Any) -> Any:
+        asked.append(1)
+        raise error
+
+    setattr(site.store, name, fails)
+    return asked
+
+
+def test_a_host_without_its_row_looks_for_no_more_runs(site: Site) -> None:
+    """A run that is due for ever would come up again at once."""
+    host = site.open(ASKS, [pay])
+    host.rest(host.start(limits=Limits(cost="1", deadline_s=20)))
+    asyncio.run(site.store.drop_host(inner(host).host_id))
+    host.advance(2_000)
+    assert inner(host).failed is not None
+    asked = failing(site, "ready_runs", StoreError("away"))
+    host.advance(600_000)
+    assert asked == []
+
+
+def test_a_host_that_cannot_renew_says_that_the_disk_is_full(site: Site) -> None:
+    host = site.open([held(say("done"), "slow")])
+    run_id = host.start()
+    waiting = asyncio.run_coroutine_threadsafe(host.rt._embedded.result(run_id, None, "rest"), host.loop)
+    host.settle()
+    full = DiskFull("runs.db")
+    failing(site, "renew_host", full)
+    host.advance(10_000)
+    with pytest.raises(StoreError, match=r"host_lost.*disk_full") as caught:
+        waiting.result(30)
+    assert caught.value.__cause__ is full
+    with pytest.raises(StoreError, match="disk_full"):
+        host.start()
+
+
+@pytest.mark.parametrize("name", ["renew_host", "ready_runs"])
+def test_a_bug_in_a_hosts_own_work_stops_the_host(site: Site, name: str) -> None:
+    host = site.open([held(say("done"), "slow")])
+    run_id = host.start()
+    waiting = asyncio.run_coroutine_threadsafe(host.rt._embedded.result(run_id, None, "rest"), host.loop)
+    host.settle()
+    bug = ZeroDivisionError("bug")
+    failing(site, name, bug)
+    host.advance(120_000)
+    with pytest.raises(StoreError, match=r"host_lost.*ZeroDivisionError") as caught:
+        waiting.result(30)
+    assert caught.value.__cause__ is bug
+
+
+def test_a_bug_over_one_run_leaves_the_others_alone(site: Site) -> None:
+    first = site.open(ASKS, [pay])
+    broken, sound = first.start(), first.start()
+    approvals = {run_id: first.rest(run_id).approvals[0].approval_id for run_id in (broken, sound)}
+    first.close()
+    host = site.open(first.model, [pay])
+    real = inner(host)._misfit
+
+    async def misfit(row: RunRow) -> str:
+        if row.run_id == broken:
+            raise ZeroDivisionError("bug")
+        return str(await real(row))
+
+    inner(host)._misfit = misfit
+    for run_id, approval_id in approvals.items():
+        host.rt.approve(run_id, approval_id, by="ann")
+    host.settle()
+    with pytest.raises(ZeroDivisionError):
+        host.rest(broken)
+    assert host.rest(sound).completed
+    assert inner(host).failed is None
+
+
+def test_a_host_full_of_runs_refuses_a_new_one_and_goes_on_with_the_old(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = ScriptedModel([held(say("done"), "slow")])
+    host = site.open(model)
+    run_id = host.start()
+    monkeypatch.setattr(hosting, "RUNS_MAX", 1)
+    with pytest.raises(Overloaded) as caught:
+        host.start(run_id="another")
+    assert caught.value.retry_after_ms > 0
+    assert asyncio.run(site.store.run("another")) is None
+    model.gate("slow").open()
+    assert host.rest(run_id).completed
+
+
+def test_ready_runs_wait_while_a_host_is_full(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = site.open(ASKS, [pay])
+    run_id = first.start()
+    (approval,) = first.rest(run_id).approvals
+    first.close()
+    monkeypatch.setattr(hosting, "RUNS_MAX", 0)
+    host = site.open(first.model, [pay])
+    host.rt.approve(run_id, approval.approval_id, by="ann")
+    host.advance(10_000)
+    assert site.of(run_id, e.CallStarted) == []
+    monkeypatch.setattr(hosting, "RUNS_MAX", 10)
+    host.advance(60_000)
+    assert host.rest(run_id).completed
+
+
+def test_a_late_report_reaches_a_run_that_another_task_took_up_first(site: Site) -> None:
+    """Both want the run at once: whoever comes second finds it driven already, and posts there."""
+
+    @tool(risk="write", key="call", timeout_ms=1_000, far_side="none")
+    async def send(n: int) -> dict[str, int]:
+        """Send."""
+        await asyncio.get_running_loop().create_future()
+        return {"n": n}
+
+    host = site.open([call("send", {"n": 1}), say("done")], [send])
+    run_id = host.start()
+    host.advance(2_000)
+    assert host.rest(run_id).reason == "outcome_unknown"
+    report = Report(Executed(call="c1.0", attempt=1, outcome="succeeded", result=b'{"n":1}'))
+
+    async def both() -> None:
+        inner(host).late(run_id, report)
+        await inner(host).take_up(run_id)
+
+    host.on_loop(both())
+    host.settle()
+    (settled,) = site.of(run_id, e.CallReconciled)
+    assert (settled.outcome, settled.by) == ("applied", "executor")
