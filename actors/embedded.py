@@ -11,7 +11,7 @@ from ..eventstore.history import load_run
 from ..eventstore.location import open_store
 from ..eventstore.port import EventStore
 from ..runtime.commands import CommandAnswer, OutsideCommand
-from ..runtime.errors import ConflictError, DeclarationError, HistoryRefused, RunNotFound
+from ..runtime.errors import ConflictError, DeclarationError, HistoryRefused, OwnedError, RunNotFound
 from ..runtime.policy import Policy
 from ..runtime.prices import PriceTable
 from ..runtime.start import start_run
@@ -64,13 +64,7 @@ class Embedded:
         self, store: str | EventStore, *, take_over: bool, clock: Callable[[], int] | None
     ) -> None:
         """Open the store and begin to host."""
-        opened = (
-            await open_store(
-                store, take_over=take_over, on_submit=self._on_submit, on_ready=self._on_ready, clock=clock
-            )
-            if isinstance(store, str)
-            else store
-        )
+        opened = await self._opened(store, take_over, clock) if isinstance(store, str) else store
         self._store = opened
         self._owns_store = isinstance(store, str)
         if not isinstance(store, str):
@@ -97,6 +91,16 @@ class Embedded:
                 await opened.close()
             raise
         self._host = host
+
+    async def _opened(self, url: str, take_over: bool, clock: Callable[[], int] | None) -> EventStore:
+        try:
+            return await open_store(
+                url, take_over=take_over, on_submit=self._on_submit, on_ready=self._on_ready, clock=clock
+            )
+        except OwnedError as error:
+            if not take_over:
+                error.message += "; end it, or take the file over (take_over=True, --take-over)"
+            raise
 
     async def shut_down(self) -> None:
         """Stop hosting, and answer whoever still waits."""

@@ -73,6 +73,7 @@ def test_a_stopped_owner_is_named_to_runtimes_and_to_commands(tmp_path: Path, fa
         with pytest.raises(OwnedError) as error:
             runtime_on(str(path), far)
         assert (error.value.pid, error.value.host) == (owner.pid, socket.gethostname())
+        assert "take_over=True" in str(error.value)
         done = subprocess.run(
             [sys.executable, "-c", CLI, "runs", "list", "--store", f"sqlite:///{path}"],
             cwd=ROOT,
