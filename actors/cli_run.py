@@ -175,10 +175,15 @@ def print_result(out: Output, result: Result, reference: str, url: str) -> None:
         )
         out.line(f"  {safe_json(shown_json(approval.preview.encode()))}")
         out.line(f"  boundloop approve {approval.approval_id} {where}")
-    if result.approvals or result.resumable:
-        out.line(f"Then go on with: {_resume_command(reference, result.run_id, url)}")
-    if not result.completed:
-        out.line(f"More: boundloop why {quoted(result.run_id)} {where}")
+    why = f"boundloop why {quoted(result.run_id)} {where}"
+    resume = _resume_command(reference, result.run_id, url)
+    if result.approvals:
+        out.line(f"Then go on with: {resume}")
+    elif result.resumable:
+        out.line(f"What has to change first: {why}")
+        out.line(f"Then go on with: {resume}")
+    if not result.completed and not result.resumable:
+        out.line(f"More: {why}")
 
 
 def _resume_command(reference: str, run_id: str, url: str) -> str:

@@ -45,11 +45,12 @@ class Standing:
                 "Nothing runs it now. It is ready: the next Runtime on this store picks it up, or",
                 resume,
             ]
+        hosts = ", ".join(safe_text(_named(host)) for host in self.others)
         tools = f" and the tools {', '.join(map(safe_text, self.tools))}" if self.tools else ""
         return [
-            f"It is ready. {', '.join(safe_text(_named(host)) for host in self.others)} takes it up at once if it has",
-            f"the model {safe_text(self.model)}{tools} as this run has them; another application's",
-            "host leaves it alone. Else, when that process has ended:",
+            f"It is ready. {hosts} takes it up at once if it runs the same application, or one with",
+            f"the model {safe_text(self.model)}{tools} as they were. Else it leaves the run alone, and when that",
+            "process has ended:",
             resume,
         ]
 

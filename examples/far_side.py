@@ -33,15 +33,26 @@ ANSWER_TIMEOUT_S: Final = 10
 
 
 class Books:
-    """What the service knows: results by key, and how often it was asked for what."""
+    """What the service knows: results by key, and how often it was asked for what. With a ``path`` the results outlive
+    the process: they are on file before anybody is answered."""
 
-    def __init__(self) -> None:
+    def __init__(self, path: str = "") -> None:
+        self.path = Path(path) if path else None
         self.lock = threading.Lock()
         self.modes: deque[str] = deque()
         self.results: dict[str, dict[str, Any]] = {}
         self.requests: Counter[str] = Counter()
         self.effects: Counter[str] = Counter()
         self.queries: Counter[str] = Counter()
+        if self.path is not None and self.path.exists():
+            self.results = json.loads(self.path.read_bytes())
+            self.effects.update(list(self.results))
+
+    def _save(self) -> None:
+        if self.path is not None:
+            written = self.path.with_name(f"{self.path.name}.new")
+            written.write_text(json.dumps(self.results))
+            written.replace(self.path)
 
     def submit(self, key: str, body: dict[str, Any]) -> tuple[str, dict[str, Any]]:
         """The mode that this submission meets, and its result. Without a key each submission is an effect."""
@@ -57,6 +68,7 @@ class Books:
             result = {"receipt": f"R{sum(self.effects.values())}", **body}
             if key:
                 self.results[key] = result
+                self._save()
             return mode, result
 
     def query(self, key: str) -> dict[str, Any]:
@@ -142,10 +154,12 @@ class FarSide:
         self.process = process
 
     @classmethod
-    def start(cls, *, in_order: bool = False) -> FarSide:
+    def start(cls, *, in_order: bool = False, books: str = "") -> FarSide:
         """Start a service of its own. It ends with ``stop``, or when this process ends, however it ends. ``in_order``:
-        it serves one caller after the other, so whatever a killed process had sent is done when it answers the next."""
-        command = [sys.executable, str(Path(__file__).resolve()), *(["in-order"] if in_order else [])]
+        it serves one caller after the other, so whatever a killed process had sent is done when it answers the next.
+        ``books``: a file for its results, which the next service goes on from; else they end with it."""
+        options = [*(["in-order"] if in_order else []), *([f"books={books}"] if books else [])]
+        command = [sys.executable, str(Path(__file__).resolve()), *options]
         process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         assert process.stdout is not None
         line = process.stdout.readline()
@@ -226,9 +240,9 @@ class ManyDesksServer(ThreadingHTTPServer):
     request_queue_size = 128
 
 
-def serve(*, in_order: bool = False) -> None:
+def serve(*, in_order: bool = False, books: str = "") -> None:
     """Serve on a free port of loopback until standard input ends."""
-    handler = type("OneDesk", (Desk,), {"books": Books()})
+    handler = type("OneDesk", (Desk,), {"books": Books(books)})
     server = (OneDeskServer if in_order else ManyDesksServer)(("127.0.0.1", 0), handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     print(server.server_address[1], flush=True)
@@ -237,4 +251,6 @@ def serve(*, in_order: bool = False) -> None:
 
 
 if __name__ == "__main__":
-    serve(in_order="in-order" in sys.argv[1:])
+    given = sys.argv[1:]
+    kept = next((text.removeprefix("books=") for text in given if text.startswith("books=")), "")
+    serve(in_order="in-order" in given, books=kept)

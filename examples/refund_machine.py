@@ -14,8 +14,11 @@ from __future__ import annotations
 
 import atexit
 import http.client
+import os
+import shutil
 import sys
 from pathlib import Path
+from shlex import quote
 from typing import Annotated, Any, Final
 from uuid import uuid4
 
@@ -25,14 +28,14 @@ sys.path.append(str(Path(__file__).resolve().parent.parent))
 
 from examples.far_side import FarSide, FarSideError
 
-from boundloop.actors import Result, Runtime, ToolContext
-from boundloop.actors.application import Application
+from boundloop.actors import Application, Result, Runtime, ToolContext
 from boundloop.adapters import ScriptedModel, call, cut, say
 from boundloop.runtime import Absent, Applied, Limits, ToolError, tool
 from boundloop.runtime import events as e
 from boundloop.runtime.state import State
 
 STORE: Final = "sqlite:///refund-machine.db"
+BOOKS: Final = "refund-machine.db-bank.json"
 ORDER: Final = {"order_id": "A1042"}
 REFUND: Final = {"order_id": "A1042", "amount_cents": 1250}
 BANK_TIMEOUT_S: Final = 0.5
@@ -91,8 +94,9 @@ def pay(bank: FarSide, ctx: ToolContext, **what: object) -> dict[str, Any]:
 
 
 def refund() -> Application:
-    """The application for ``boundloop run``: a bank of its own, and a model that makes no mistakes."""
-    bank = FarSide.start()
+    """The application for ``boundloop run``: a model that makes no mistakes, and a bank that keeps its books in a file,
+    so that ``--resume`` in a later process meets the bank that it left."""
+    bank = FarSide.start(books=BOOKS)
     atexit.register(bank.stop)
     return Application(
         model=ScriptedModel(
@@ -247,6 +251,16 @@ def branches(record: Record) -> dict[str, bool]:
     }
 
 
+def command_line() -> str:
+    """How this reader's shell reaches ``boundloop``: by name, or through the Python that runs this."""
+    if shutil.which("boundloop"):
+        return "boundloop"
+    python = Path(sys.executable)
+    near = python.relative_to(Path.cwd()) if python.is_relative_to(Path.cwd()) else python
+    script = near.with_name("boundloop")
+    return quote(str(script)) if script.exists() else f"{quote(str(near))} -m boundloop"
+
+
 def main(store: str = STORE) -> int:
     """Play, check, and say what to try next. 0 if all is as it must be."""
     record = Record()
@@ -265,9 +279,10 @@ def main(store: str = STORE) -> int:
         f"{counts['queries'].get(key, 0)} query for key {key[:12]}…"
     )
     print("\nTry next:")
+    boundloop = command_line()
     for command in ("log", "why", "verify", "show"):
-        print(f"  boundloop {command} {run_id} --store {store}")
-    print("  boundloop run examples/refund_machine.py:refund")
+        print(f"  {boundloop} {command} {run_id} --store {quote(store)}")
+    print(f"  {boundloop} run {quote(os.path.relpath(__file__))}:refund")
     return 0 if all(ended.values()) else 1
 
 

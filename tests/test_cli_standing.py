@@ -90,7 +90,7 @@ def test_a_ready_run_of_another_application_says_what_a_host_needs_to_take_it(cl
         assert cli("approve", "r1").code == 0
         done = cli("why", "r1")
     assert "It is ready. h_" in done.out
-    assert "takes it up at once if it has" in done.out
+    assert "takes it up at once if it runs the same application" in done.out
     assert "the model scripted:scripted and the tools get_order, refund" in done.out
 
 

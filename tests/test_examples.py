@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -41,6 +42,35 @@ def test_refund_machine(tmp_path: Path) -> None:
     assert "At the bank: 1 refund, 1 request, 1 query" in done.stdout
     again = run("refund_machine", tmp_path)
     assert (again.returncode, again.stderr) == (0, "")
+
+
+def test_the_refund_of_the_command_line_meets_the_bank_that_it_left(tmp_path: Path) -> None:
+    application = f"{EXAMPLES}/refund_machine.py:refund"
+
+    def boundloop(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [
+            sys.executable,
+            "-m",
+            "boundloop",
+            *arguments,
+            "--store",
+            "sqlite:///refund.db",
+            "-o",
+            "json",
+        ]
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+
+    asked = boundloop("run", application)
+    assert (asked.returncode, asked.stderr) == (7, "")
+    waiting = json.loads(asked.stdout)
+    assert boundloop("approve", waiting["run_id"]).returncode == 0
+    ended = boundloop("run", application, "--resume", waiting["run_id"])
+    assert (ended.returncode, ended.stderr) == (0, "")
+    books = json.loads((tmp_path / refund_machine.BOOKS).read_text())
+    assert sorted(next(iter(result.keys() - {"receipt", "amount_cents"})) for result in books.values()) == [
+        "draft_for",
+        "refund_for",
+    ]
 
 
 def test_naive_versus_bounded(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import pickle
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from examples.far_side import FarSide, FarSideError
@@ -80,3 +81,15 @@ def test_it_ends_with_whoever_started_it() -> None:
     process.stdin.close()
     assert process.wait(10) == 0
     far_side.stop()
+
+
+def test_books_on_file_are_known_to_the_next_service(tmp_path: Path) -> None:
+    books = str(tmp_path / "books.json")
+    with FarSide.start(books=books) as first:
+        paid = first.submit("k1", cents=1)
+    with FarSide.start(books=books) as second:
+        assert second.query("k1") == {"applied": True, "result": paid}
+        assert second.submit("k1", cents=1) == {**paid, "replayed": True}
+        assert second.submit("k2", cents=1)["receipt"] != paid["receipt"]
+    with FarSide.start() as third:
+        assert third.query("k1")["applied"] is False
