@@ -22,8 +22,8 @@ class Reading:
     is empty if all is well. ``state`` is None if nothing can be folded: the pins are gone or altered, or seq 1 is bad."""
 
     row: RunRow
-    records: list[Recorded] = field(default_factory=list)
-    doubtful: list[Recorded] = field(default_factory=list)
+    records: list[Recorded] = field(default_factory=list[Recorded])
+    doubtful: list[Recorded] = field(default_factory=list[Recorded])
     state: State | None = None
     damage: str = ""
     first_bad_seq: int = 0
