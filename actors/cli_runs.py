@@ -83,7 +83,7 @@ async def show(session: Session, run_id: str) -> int:
     stands = await standing_of(session.store, found.row, found.state)
     names = ("created", "updated", "wake_at", "root", "parent", "ready")
     view = {**state_view(found.state), **{name: seen[name] for name in names}, "host": stands.host_text()}
-    view["ready"] = stands.ready
+    view["ready"] = stands.ready and not found.damage
     print_state(session.out, {**view, **damage_view(found)}, found.state)
     return code_of(found)
 

@@ -38,7 +38,7 @@ async def why(session: Session, run_id: str) -> int:
     elif stands.ready:
         found = replace(found, waits=tuple(_waits_now(found, stands.gone)))
     if session.out.form != "table":
-        more = {"host": stands.host_text(), "ready": stands.ready, **damage_view(read)}
+        more = {"host": stands.host_text(), "ready": stands.ready and not read.damage, **damage_view(read)}
         session.out.thing({**plain(found), **more})
         return code_of(read)
     print_why(session.out, found, now_ms, store=session.store_option)
