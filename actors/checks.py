@@ -201,6 +201,7 @@ class Pass:
             ask=ask,
             row=self._row,
             definition_sha256=b"" if spec is None else spec.definition_sha256,
+            handler_revision="" if spec is None else spec.definition.handler_revision,
             contract_kept=spec is not None and contract_kept(definition, spec.definition),
             policy_revision=gate.policy.revision,
             preview=preview,

@@ -98,7 +98,7 @@ def _checking_due(state: State, call: CallState, now_ms: int) -> Decision:
         short = limit_short(state, call)
         if short:
             return Decision((e.CallRejected(call.call, "limits", short, LIMIT_TEXT),))
-        return start(state, call, now_ms)
+        return start(state, call, now_ms, call.under)
     return NOTHING
 
 
@@ -110,7 +110,7 @@ def _executed_due(state: State, call: CallState, now_ms: int) -> Decision:
     if limit_short(state, call):
         return bind_executed(state, call)
     # What is checked before each dispatch is checked before this one too (``pending_orders`` asks for it).
-    return NOTHING if call.rechecked else start(state, call, now_ms)
+    return NOTHING if call.rechecked else start(state, call, now_ms, call.under)
 
 
 def _wait_for_person(state: State, now_ms: int) -> Decision:

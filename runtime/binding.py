@@ -11,7 +11,9 @@ from hashlib import sha256
 
 import msgspec
 
+from .commands import ChecksDone
 from .errors import HistoryRefused
+from .events import Revisions
 from .state import CallState, State
 
 PRODUCER = "boundloop/1"
@@ -20,10 +22,24 @@ PRODUCER = "boundloop/1"
 _encode = msgspec.json.Encoder().encode
 
 
-def request_sha256(state: State, call: CallState, attempt: int) -> bytes:
-    """Hash of the protected request: who asks for what, under which definitions, for which attempt."""
+def pinned_revisions(state: State, tool: str) -> Revisions:
+    """The revisions that a run was started with."""
+    definition = state.tools[tool]
+    return Revisions(state.pins.policy_revision, definition.definition_sha256, definition.handler_revision)
+
+
+def revisions_now(state: State, call: CallState, command: ChecksDone) -> Revisions | None:
+    """What a pass over a call was made under; None if it is what the run was started with."""
+    now = Revisions(command.policy_revision, command.definition_sha256, command.handler_revision)
+    return None if now == pinned_revisions(state, call.tool) else now
+
+
+def request_sha256(state: State, call: CallState, attempt: int, under: Revisions | None = None) -> bytes:
+    """Hash of the protected request: who asks for what, under which definitions, for which attempt. ``under`` has the
+    revisions of the dispatch where they aren't the pinned ones."""
     pins = state.pins
     definition = state.tools[call.tool]
+    under = under or pinned_revisions(state, call.tool)
     preimage = (
         PRODUCER,
         pins.api_family,
@@ -38,10 +54,10 @@ def request_sha256(state: State, call: CallState, attempt: int) -> bytes:
         state.tenant,
         state.principal,
         call.tool,
-        definition.definition_sha256.hex(),
+        under.definition_sha256.hex(),
         definition.effect_version,
-        definition.handler_revision,
-        pins.policy_revision,
+        under.handler_revision,
+        under.policy_revision,
         call.args_sha256.hex(),
     )
     return sha256(_encode(preimage)).digest()

@@ -59,7 +59,8 @@ class Admitted(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 class ChecksDone(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Verdicts of one pass over the rungs that need application code, with the key's row as looked up.
 
-    ``recheck``: the pass right before a dispatch. ``definition_sha256`` is that of the tool in this process now.
+    ``recheck``: the pass right before a dispatch. ``definition_sha256``, ``handler_revision`` and ``policy_revision`` are
+    those of this process now.
     ``holder_ended``: the run that holds ``row`` has ended, or can't be read any more; it will do nothing about it.
     ``preview`` is canonical JSON when a person has to be asked or was asked; ``ask`` says that one has to be. A preview
     made again must be equal to the one that was approved, so it is a function of the arguments and the resource alone.
@@ -75,6 +76,7 @@ class ChecksDone(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     row: LedgerRow | None = None
     holder_ended: bool = False
     definition_sha256: bytes = b""
+    handler_revision: str = ""
     contract_kept: bool = True
     policy_revision: str = ""
     preview: bytes | None = None

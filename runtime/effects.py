@@ -141,16 +141,19 @@ def start(
     state: State,
     call: CallState,
     now_ms: int,
+    under: e.Revisions | None,
     verdicts: tuple[e.RungVerdict, ...] = (),
     over: LedgerRow | None = None,
 ) -> Decision:
-    """The intent of the next attempt, with its claim. The caller has checked order, limits and freshness."""
+    """The intent of the next attempt, with its claim. The caller has checked order, limits and freshness. ``under``: of
+    the last pass over the call."""
     definition = state.tools[call.tool]
     attempt = call.attempt + 1
     remaining = state.deadline_at_ms - now_ms
     validity = max(VALIDITY_LEAST_MS, min(definition.timeout_ms, remaining))
     valid_until = now_ms + validity
-    event = e.CallStarted(call.call, attempt, valid_until, request_sha256(state, call, attempt), verdicts)
+    digest = request_sha256(state, call, attempt, under)
+    event = e.CallStarted(call.call, attempt, valid_until, digest, verdicts, under)
     return Decision((event,), claim=claim(state, call, "intent", attempt, valid_until, over))
 
 

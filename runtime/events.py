@@ -46,6 +46,14 @@ class RungVerdict(msgspec.Struct, frozen=True, array_like=True, gc=False):
     revision: str = ""
 
 
+class Revisions(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What a call was checked under, where that isn't what its run was started with."""
+
+    policy_revision: str
+    definition_sha256: bytes
+    handler_revision: str
+
+
 class Event(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
     """Base of all events."""
 
@@ -202,7 +210,7 @@ class CallProposed(Event, frozen=True, tag="call_proposed"):
 
 class CallValidated(Event, frozen=True, tag="call_validated"):
     """The ladder let it pass up to the approval. ``arguments`` are the canonical bytes, None if equal to the raw
-    ones. ``key`` and ``intent_sha256`` are None for reads."""
+    ones. ``key`` and ``intent_sha256`` are None for reads. ``under``: None for the pinned revisions."""
 
     call: str
     arguments: bytes | None
@@ -210,6 +218,7 @@ class CallValidated(Event, frozen=True, tag="call_validated"):
     verdicts: tuple[RungVerdict, ...] = ()
     key: bytes | None = None
     intent_sha256: bytes | None = None
+    under: Revisions | None = None
 
 
 class CallRejected(Event, frozen=True, tag="call_rejected"):
@@ -282,13 +291,15 @@ class CallWaiting(Event, frozen=True, tag="call_waiting"):
 
 class CallStarted(Event, frozen=True, tag="call_started"):
     """Intent: the call is dispatched under ``attempt`` after this is durable. ``valid_until_ms`` bounds the dispatch.
-    ``request_sha256`` is the hash of the protected request (``binding.request_sha256``)."""
+    ``request_sha256`` is the hash of the protected request (``binding.request_sha256``), ``under`` what it was checked
+    under last: None for the pinned revisions."""
 
     call: str
     attempt: int
     valid_until_ms: int
     request_sha256: bytes
     verdicts: tuple[RungVerdict, ...] = ()
+    under: Revisions | None = None
 
 
 class CallExecuted(Event, frozen=True, tag="call_executed"):

@@ -304,6 +304,7 @@ def _call_validated(state: State, event: e.CallValidated, at_ms: int) -> None:
     call.key = event.key
     call.intent_sha256 = event.intent_sha256
     call.checked_seq = state.seq + 1
+    call.under = event.under
     state.meters.tool_calls.reserve(1)
     state.calls_each[call.tool] = state.calls_each.get(call.tool, 0) + 1
     state.counters.invalid_streak = 0
@@ -428,6 +429,7 @@ def _call_started(state: State, event: e.CallStarted, at_ms: int) -> None:
     call.started_at_ms = at_ms
     call.valid_until_ms = event.valid_until_ms
     call.request_sha256 = event.request_sha256
+    call.under = event.under
     call.holds_key = call.key is not None
     call.retry_at_ms = 0
     call.resend_denied = False

@@ -14,6 +14,7 @@ import msgspec
 
 from . import events as e
 from .approvals import request_approval
+from .binding import revisions_now
 from .canonical import JSON, canonical_bytes
 from .commands import Admitted, ChecksDone, Refused
 from .decision import NOTHING, Decision, settle
@@ -114,6 +115,7 @@ def _admitted(
         command.verdicts,
         admitted.key,
         admitted.intent_sha256,
+        revisions_now(state, call, command),
     )
     validated = msgspec.structs.replace(
         call,

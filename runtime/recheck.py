@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from . import events as e
 from .approvals import STALE_TEXT, ask_again, expire, request_approval, stale
+from .binding import revisions_now
 from .commands import ChecksDone
 from .decision import NOTHING, Decision, settle
 from .effects import (
@@ -62,7 +63,7 @@ def recheck_done(state: State, call: CallState, command: ChecksDone, now_ms: int
         lapsed = _approval_over(call, command, now_ms)
         if lapsed:
             return _refuse(state, call, e.CallRejected(call.call, "approval", lapsed, STALE_TEXT))
-    return start(state, call, now_ms, command.verdicts, over)
+    return start(state, call, now_ms, revisions_now(state, call, command), command.verdicts, over)
 
 
 def _limit(call: CallState, code: str, text: str) -> e.CallRejected:

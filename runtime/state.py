@@ -11,6 +11,7 @@ from hashlib import sha256
 import msgspec
 
 from .budget import UNLIMITED, Meter
+from .events import Revisions
 from .limits import LimitValues
 from .model import Item
 from .pins import Pins
@@ -54,6 +55,7 @@ class CallState(msgspec.Struct, gc=False):
     key: bytes | None = None
     intent_sha256: bytes | None = None
     checked_seq: int = 0
+    under: Revisions | None = None
     holds_key: bool = False
     # approval
     approval: ApprovalState | None = None

@@ -249,6 +249,7 @@ class Run:
         state, subject = self.state, self.state.calls[name]
         values: dict[str, Any] = {
             "definition_sha256": BY_NAME[subject.tool].definition_sha256 if subject.tool in BY_NAME else b"",
+            "handler_revision": BY_NAME[subject.tool].handler_revision if subject.tool in BY_NAME else "",
             "policy_revision": POLICY,
         }
         key = subject.key
@@ -345,9 +346,7 @@ class Run:
         assert wake is not None
         return self.tick(wake - self.now)
 
-    def crash(
-        self, cause: Literal["host_died", "woken", "command"] = "host_died"
-    ) -> tuple[e.AnyEvent, ...]:
+    def crash(self, cause: Literal["host_died", "woken", "command"] = "host_died") -> tuple[e.AnyEvent, ...]:
         """The host is gone: another folds the log, takes the run over and goes on."""
         self.state = fold(self.log, self.blobs)
         return self.send(TakeOver(epoch=self.state.epoch + 1, host="other", cause=cause))

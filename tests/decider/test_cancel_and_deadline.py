@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -346,7 +347,7 @@ def test_late_model_answer_after_cancel_changes_nothing() -> None:
 def test_what_is_due_together_with_a_cancel_does_not_start(tool: str) -> None:
     """The call was admitted in the same step, before the cancel; its turn to start comes only after it."""
     run = Run()
-    arguments = {"order_id": "A"} | ({"amount": 1} if tool == "pay" else {})
+    arguments: dict[str, Any] = {"order_id": "A"} | ({"amount": 1} if tool == "pay" else {})
     run.reply(call(tool, **arguments))
     run.decide(run.checks("c1.0"))
     assert run.phase("c1.0") == "checking"
@@ -360,7 +361,7 @@ def test_what_is_due_together_with_a_cancel_does_not_start(tool: str) -> None:
 @pytest.mark.parametrize("tool", ["get_order", "pay"])
 def test_an_intent_that_was_never_dispatched_because_of_a_cancel_is_no_unknown_effect(tool: str) -> None:
     run = Run()
-    arguments = {"order_id": "A"} | ({"amount": 1} if tool == "pay" else {})
+    arguments: dict[str, Any] = {"order_id": "A"} | ({"amount": 1} if tool == "pay" else {})
     run.reply(call(tool, **arguments))
     run.check("c1.0")
     run.cancel()

@@ -12,6 +12,7 @@ from boundloop.runtime import events as e
 from boundloop.runtime.model import Usage
 
 A, B, C, D = (bytes([number]) * 32 for number in (1, 2, 3, 4))
+UNDER = e.Revisions("p2", D, "1.2")
 VERDICTS = (e.RungVerdict("policy", "ask", "needs_approval", "p1"), e.RungVerdict("check", "allow"))
 
 EVENTS: tuple[e.AnyEvent, ...] = (
@@ -45,14 +46,14 @@ EVENTS: tuple[e.AnyEvent, ...] = (
     ),
     e.ModelFailed(1, 2, "overloaded", True, 5_000, 10, 20, 30, "error", "try later", "resp"),
     e.CallProposed("c1.0", "refund", b'{"order_id":"A"}', "call_1"),
-    e.CallValidated("c1.0", b"{}", A, VERDICTS, B, C),
+    e.CallValidated("c1.0", b"{}", A, VERDICTS, B, C, UNDER),
     e.CallRejected("c1.0", "policy", "too_much", "not permitted", "/amount", True, True, VERDICTS),
     e.CallsRejected(1, 64, "calls_per_turn", (("call_9", "refund"), ("", "x"))),
     e.ApprovalRequested("c1.0", "ap_1", 2, b'{"p":1}', A, B, C, "p1", "v1", 9_000),
     e.ApprovalDecided("c1.0", "ap_1", "reject", "boss", "no", "cmd6", D),
     e.ApprovalLapsed("c1.0", "ap_1", "stale", "definition"),
     e.CallWaiting("c1.0", A, "r2", "c1.0", "in_flight"),
-    e.CallStarted("c1.0", 2, 9_000, A, VERDICTS),
+    e.CallStarted("c1.0", 2, 9_000, A, VERDICTS, UNDER),
     e.CallExecuted("c1.0", 2, "succeeded", b"{}", A, "output_invalid", "text", True, 1, 2, B, 3, C, (0, 2)),
     e.CallReconciled("c1.0", "applied", "boss", b"{}", A, "seen", 5, "cmd7", "output_invalid", D, (1,)),
     e.ResultBound("c1.0", "ok", "replayed", A, "text", b"{}", e.ReplayedFrom("r0", "c1.0", 4, True)),
