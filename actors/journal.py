@@ -27,6 +27,7 @@ class Journal:
         "events",
         "head",
         "seq",
+        "settled_first",
         "settlements",
     )
 
@@ -48,6 +49,7 @@ class Journal:
         self.blobs: list[tuple[bytes, bytes]] = list(blobs)
         self.claim: Claim | None = None
         self.settlements: list[Settlement] = []
+        self.settled_first = 0
         self.causation = ""
         self._appends = 0
         self._carried = 0
@@ -57,6 +59,7 @@ class Journal:
         self.events += decision.events
         if decision.claim is not None:
             self.claim = decision.claim
+            self.settled_first = len(self.settlements)
         if decision.settlements:
             self.settlements += decision.settlements
 
@@ -96,6 +99,7 @@ class Journal:
             create=self.create,
             claim=self.claim,
             settlements=tuple(self.settlements),
+            settled_first=self.settled_first,
             release=release,
             blobs=(*self.blobs, *spilled),
         )
@@ -113,6 +117,7 @@ class Journal:
         """Forget what was to be appended."""
         self.events.clear()
         self.settlements.clear()
+        self.settled_first = 0
         self.claim = None
         self.causation = ""
 

@@ -13,7 +13,7 @@ import msgspec
 
 from ..runtime.errors import RunNotFound, StoreError
 from ..runtime.ledger import Claim, LedgerRow, RunIndex, Settlement
-from .chain import check_append
+from .chain import check_append, check_blob, check_follows
 from .clock import NeverFalling, StoreClock
 from .port import (
     APPEND_SCHEMA_VERSION,
@@ -37,7 +37,16 @@ from .port import (
     SubmitHandler,
     Switch,
 )
-from .rules import accepts_claim, claimed_row, is_at_rest, is_ended, lost_wake, settled_row, waits_for_key
+from .rules import (
+    accepts_claim,
+    claimed_row,
+    is_at_rest,
+    is_ended,
+    is_holder,
+    new_waits,
+    row_to_claim,
+    settled_row,
+)
 
 
 class _Run:
@@ -83,8 +92,15 @@ class MemoryStore:
         refusal = self._refusal(request, run, now_ms)
         if refusal is not None:
             return refusal
+        if run is not None:
+            check_follows(request, run.row.tenant, run.row.updated_at_ms)
         if request.claim is not None:
-            held = self._ledger.get((request.claim.tenant, request.claim.key))
+            held = row_to_claim(
+                self._ledger.get((request.claim.tenant, request.claim.key)),
+                request.run_id,
+                request.claim.key,
+                request.settlements[: request.settled_first],
+            )
             if not accepts_claim(held, request.run_id, request.claim):
                 assert held is not None
                 return ClaimTaken(held)
@@ -137,9 +153,11 @@ class MemoryStore:
         if is_ended(request.index) or not (request.release or request.ready):
             run.ready_at_ms = None
         woken: dict[str, None] = {}
+        for settlement in request.settlements[: request.settled_first]:
+            woken.update(dict.fromkeys(self._settle(request.run_id, settlement, now_ms)))
         if request.claim is not None:
             self._claim(request, request.claim, now_ms)
-        for settlement in request.settlements:
+        for settlement in request.settlements[request.settled_first :]:
             woken.update(dict.fromkeys(self._settle(request.run_id, settlement, now_ms)))
         woken.update(dict.fromkeys(request.wake_runs))
         if request.ready or self._misses_a_wake(run.row.tenant, request.run_id, before, request.index):
@@ -152,25 +170,22 @@ class MemoryStore:
     def _settle(self, run_id: str, settlement: Settlement, now_ms: int) -> list[str]:
         place = settlement.tenant, settlement.key
         held = self._ledger.get(place)
-        if held is None or (held.run_id, held.call_id) != (run_id, settlement.call_id):
+        if held is None or not is_holder(held, run_id, settlement):
             return []
         row = settled_row(held, settlement, now_ms)
         if row is None:
             del self._ledger[place]
         else:
             self._ledger[place] = row
-        waiting_for = waits_for_key(settlement.key)
         return [
             other
             for other, run in self._runs.items()
-            if run.row.tenant == settlement.tenant and run.row.index.waiting_for == waiting_for
+            if run.row.tenant == settlement.tenant and settlement.key in run.row.index.waiting_keys
         ]
 
     def _misses_a_wake(self, tenant: str, run_id: str, before: RunIndex, after: RunIndex) -> bool:
-        key = lost_wake(before.waiting_for, after.waiting_for)
-        if key is None:
-            return False
-        return is_at_rest(self._ledger.get((tenant, key)))
+        begun = new_waits(before.waiting_keys, after.waiting_keys)
+        return any(is_at_rest(self._ledger.get((tenant, key))) for key in begun)
 
     def _wake(self, run_id: str, now_ms: int) -> bool:
         run = self._runs.get(run_id)
@@ -217,6 +232,7 @@ class MemoryStore:
     # --- blobs and the ledger --------------------------------------------------------------------------------------
 
     async def put_blob(self, data: bytes) -> bytes:
+        check_blob(data)
         digest = sha256(data).digest()
         self._blobs[digest] = data
         return digest
@@ -226,6 +242,10 @@ class MemoryStore:
 
     async def ledger_row(self, tenant: str, key: bytes) -> LedgerRow | None:
         return self._ledger.get((tenant, key))
+
+    async def ledger_rows(self, after: tuple[str, bytes] | None = None, limit: int = 100) -> list[LedgerRow]:
+        places = sorted(place for place in self._ledger if after is None or place > after)
+        return [self._ledger[place] for place in places[:limit]]
 
     async def unknown_effects(self, tenant: str | None = None, limit: int = 100) -> list[LedgerRow]:
         rows = [
@@ -265,9 +285,9 @@ class MemoryStore:
         if run is None:
             return NotFound()
         holder = self._live_owner(run.row.owner)
-        if holder is not None and holder.host_id not in dead_hosts:
+        if holder is not None and holder.host_id != host_id and holder.host_id not in dead_hosts:
             return Owned(holder)
-        died = run.row.owner != ""
+        died = run.row.owner not in ("", host_id)
         run.row = msgspec.structs.replace(run.row, epoch=run.row.epoch + 1, owner=host_id)
         run.ready_at_ms = None
         return Acquired(run.row.epoch, run.row.seq, run.row.head, died)

@@ -56,8 +56,27 @@ def _check_texts(
     if found == 0:
         return
     rows = connection.execute("SELECT number, sha256 FROM migrations ORDER BY number").fetchall()
-    if rows != [(number, _digest(text)) for number, text in migrations if number <= found]:
+    made_by = [(number, text) for number, text in migrations if number <= found]
+    if rows != [(number, _digest(text)) for number, text in made_by]:
         raise DamagedFile(path, "its schema was made by other migrations than the ones of this version")
+    if _schema(connection) != _schema_after(made_by):
+        raise DamagedFile(path, "its tables, indexes and triggers aren't the ones that its migrations make")
+
+
+def _schema(connection: sqlite3.Connection) -> list[tuple[str, str, str, str | None]]:
+    return connection.execute(
+        "SELECT type, name, tbl_name, sql FROM sqlite_schema ORDER BY type, name"
+    ).fetchall()
+
+
+def _schema_after(migrations: list[tuple[int, str]]) -> list[tuple[str, str, str, str | None]]:
+    empty = sqlite3.connect(":memory:", isolation_level=None)
+    try:
+        for number, text in migrations:
+            _apply(empty, number, text)
+        return _schema(empty)
+    finally:
+        empty.close()
 
 
 def _apply(connection: sqlite3.Connection, number: int, text: str) -> None:

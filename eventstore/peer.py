@@ -109,6 +109,9 @@ class PeerStore:
     async def ledger_row(self, tenant: str, key: bytes) -> LedgerRow | None:
         return await self._ask(lambda store: store.ledger_row(tenant, key))
 
+    async def ledger_rows(self, after: tuple[str, bytes] | None = None, limit: int = 100) -> list[LedgerRow]:
+        return await self._ask(lambda store: store.ledger_rows(after, limit))
+
     async def unknown_effects(self, tenant: str | None = None, limit: int = 100) -> list[LedgerRow]:
         return await self._ask(lambda store: store.unknown_effects(tenant, limit))
 

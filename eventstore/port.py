@@ -21,6 +21,9 @@ APPEND_SCHEMA_VERSION = 1
 BODY_INLINE_BYTES_MAX = 16 * 1024
 """A longer body becomes a content-addressed blob, committed before the row that refers to it."""
 
+BLOB_BYTES_MAX = 64 * 1024 * 1024
+"""The largest blob, so the largest spilled body and the largest artifact. It fits a frame of the owner's socket."""
+
 HOST_VALID_MS = 10_000
 """How long an owner row holds after its last renewal. Hosts renew every 2 s and stop themselves after 8 s without."""
 
@@ -40,6 +43,8 @@ class Append(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     ``append_id`` makes it idempotent with (run, expected_seq). ``hash`` is the new chain head, computed by
     ``chain.append_hash`` over ``prev_hash``, the envelope and ``body`` (the bytes stored are the bytes hashed).
+    ``settled_first``: so many of ``settlements`` come before ``claim``, the others after it, as their events do: an
+    effect that was found absent and is sent again frees its key and takes it.
     ``release``: the host gives the run up in this append. ``ready``: the run has something to do and no host.
     ``wake_runs``: other runs to mark ready (a parent). ``blobs``: committed first, each at most 256 KiB a chunk.
     """
@@ -59,6 +64,7 @@ class Append(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     create: NewRun | None = None
     claim: Claim | None = None
     settlements: tuple[Settlement, ...] = ()
+    settled_first: int = 0
     release: bool = False
     ready: bool = False
     wake_runs: tuple[str, ...] = ()
@@ -218,12 +224,18 @@ class EventStore(Protocol):
     async def runs(self, where: RunFilter) -> list[RunRow]: ...
 
     async def put_blob(self, data: bytes) -> bytes:
-        """Store by content, return the sha256. Idempotent."""
+        """Store by content, return the sha256. Idempotent. Raises ``CallerError`` (``blob_too_large``)."""
         ...
 
     async def get_blob(self, sha256: bytes) -> bytes | None: ...
 
-    async def ledger_row(self, tenant: str, key: bytes) -> LedgerRow | None: ...
+    async def ledger_row(self, tenant: str, key: bytes) -> LedgerRow | None:
+        """Raises ``DamagedFile`` for a row whose result isn't the one that its digest names; so does ``append``."""
+        ...
+
+    async def ledger_rows(self, after: tuple[str, bytes] | None = None, limit: int = 100) -> list[LedgerRow]:
+        """Rows as stored, unchecked, by (tenant, key) above ``after``: for ``verify``."""
+        ...
 
     async def unknown_effects(self, tenant: str | None = None, limit: int = 100) -> list[LedgerRow]: ...
 
@@ -241,8 +253,9 @@ class EventStore(Protocol):
     async def hosts(self) -> list[HostRow]: ...
 
     async def acquire(self, run_id: str, host_id: str, *, dead_hosts: Sequence[str] = ()) -> AcquireAnswer:
-        """Take a run: allowed if it has no owner, the owner row is gone or expired, or the owner is in ``dead_hosts``
-        (the caller proved the death). Raises the epoch and clears ``ready``."""
+        """Take a run: allowed if it has no owner, the owner row is gone or expired, the owner is the caller itself (its
+        first answer was lost), or is in ``dead_hosts`` (the caller proved the death). Raises the epoch and clears
+        ``ready``."""
         ...
 
     async def release(self, run_id: str, host_id: str, epoch: int, *, ready: bool) -> None:

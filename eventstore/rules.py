@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from ..runtime.ledger import Claim, LedgerRow, RunIndex, Settlement
+from collections.abc import Sequence
+from hashlib import sha256
+from typing import get_args
+
+from ..runtime.ledger import Claim, LedgerRow, LedgerStatus, RunIndex, Settlement
+
+_STATUSES = frozenset(get_args(LedgerStatus))
 
 ENDED_STATUS = "terminated"
 """A run with this status has nothing to do ever again; no wake makes it ready."""
-
-_KEY = "key:"
 
 
 def accepts_claim(held: LedgerRow | None, run_id: str, claim: Claim) -> bool:
@@ -18,6 +22,21 @@ def accepts_claim(held: LedgerRow | None, run_id: str, claim: Claim) -> bool:
     if held.status == "unknown" and claim.over == holder:
         return held.intent_sha256 == claim.intent_sha256
     return holder == (run_id, claim.call_id) and held.status != "succeeded"
+
+
+def row_to_claim(
+    held: LedgerRow | None, run_id: str, key: bytes, first: Sequence[Settlement]
+) -> LedgerRow | None:
+    """The claimed key's row as the claim finds it, after the settlements that come before it."""
+    for settlement in first:
+        if held is not None and settlement.key == key and is_holder(held, run_id, settlement):
+            held = settled_row(held, settlement, held.at_ms)
+    return held
+
+
+def is_holder(held: LedgerRow, run_id: str, settlement: Settlement) -> bool:
+    """Whether this run's settlement is about this row; else it changes nothing."""
+    return (held.run_id, held.call_id) == (run_id, settlement.call_id)
 
 
 def claimed_row(claim: Claim, run_id: str, epoch: int, now_ms: int) -> LedgerRow:
@@ -60,6 +79,22 @@ def settled_row(held: LedgerRow, settlement: Settlement, now_ms: int) -> LedgerR
     )
 
 
+def is_sound(row: LedgerRow) -> bool:
+    """Whether a row read back holds what one can hold, with the result that its digest names."""
+    texts = (row.tenant, row.tool, row.run_id, row.call_id)
+    numbers: tuple[object, ...] = (row.attempt, row.epoch, row.valid_until_ms, row.at_ms)
+    digests: tuple[object, ...] = (row.key, row.intent_sha256, row.args_sha256)
+    result: object = row.result
+    return (
+        row.status in _STATUSES
+        and all(type(text) is str for text in texts)
+        and all(type(number) is int for number in numbers)
+        and all(type(digest) is bytes for digest in digests)
+        and (type(result) is bytes or result is None)
+        and row.result_sha256 == (None if row.result is None else sha256(row.result).digest())
+    )
+
+
 def is_at_rest(held: LedgerRow | None) -> bool:
     """Whether whoever waits for this key has something to look at: it is free, or its holder may have stopped caring."""
     return held is None or held.status in ("succeeded", "rejected", "unknown")
@@ -70,20 +105,10 @@ def is_ended(index: RunIndex) -> bool:
     return index.status == ENDED_STATUS
 
 
-def waits_for_key(key: bytes) -> str:
-    """The ``waiting_for`` of a run that waits for this ledger key."""
-    return _KEY + key.hex()
+def new_waits(before: tuple[bytes, ...], after: tuple[bytes, ...]) -> tuple[bytes, ...]:
+    """The keys that a run begins to wait for in an append, given its ``waiting_keys`` before and after.
 
-
-def lost_wake(before: str, after: str) -> bytes | None:
-    """The key that a run begins to wait for, given its ``waiting_for`` before and after an append; else None.
-
-    The row may have been settled between the refused claim and this append, and a settlement wakes only those who wait
+    A row may have been settled between the refused claim and this append, and a settlement wakes only those who wait
     already. So whoever begins to wait for a key on which nobody works by now (``is_at_rest``) is ready at once.
     """
-    if after == before or not after.startswith(_KEY):
-        return None
-    try:
-        return bytes.fromhex(after[len(_KEY) :])
-    except ValueError:
-        return None
+    return after if not before else tuple(key for key in after if key not in before)

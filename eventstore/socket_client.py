@@ -176,6 +176,10 @@ class SocketStore:
         row: LedgerRow | None = await self._ask("ledger_row", tenant, key)
         return row
 
+    async def ledger_rows(self, after: tuple[str, bytes] | None = None, limit: int = 100) -> list[LedgerRow]:
+        rows: list[LedgerRow] = await self._ask("ledger_rows", after, limit)
+        return rows
+
     async def unknown_effects(self, tenant: str | None = None, limit: int = 100) -> list[LedgerRow]:
         rows: list[LedgerRow] = await self._ask("unknown_effects", tenant, limit)
         return rows

@@ -18,12 +18,22 @@ import msgspec
 from ..runtime import errors
 from ..runtime.errors import BoundloopError, BugError, StoreError
 from ..runtime.ledger import LedgerRow
-from .port import AcquireAnswer, Append, AppendAnswer, HostRow, RunFilter, RunRow, StoredAppend, Switch
+from .port import (
+    BLOB_BYTES_MAX,
+    AcquireAnswer,
+    Append,
+    AppendAnswer,
+    HostRow,
+    RunFilter,
+    RunRow,
+    StoredAppend,
+    Switch,
+)
 
 PROTOCOL_VERSION = 1
 
-FRAME_BYTES_MAX = 66 * 1024 * 1024
-"""Above the largest blob. A longer frame ends the connection."""
+FRAME_BYTES_MAX = BLOB_BYTES_MAX + 2 * 1024 * 1024
+"""The largest blob and what travels with it. A longer frame ends the connection."""
 
 ROWS_MAX = 1_000
 """Rows that one call may ask for: with bodies of at most 16 KiB they fit a frame. A greater wish is cut to this."""
@@ -75,6 +85,7 @@ ARGUMENTS: dict[str, Any] = {
     "put_blob": tuple[bytes],
     "get_blob": tuple[bytes],
     "ledger_row": tuple[str, bytes],
+    "ledger_rows": tuple[tuple[str, bytes] | None, int],
     "unknown_effects": tuple[str | None, int],
     "register_host": tuple[HostRow],
     "renew_host": tuple[str],
@@ -100,6 +111,7 @@ ANSWERS: dict[str, Any] = {
     "put_blob": bytes,
     "get_blob": bytes | None,
     "ledger_row": LedgerRow | None,
+    "ledger_rows": list[LedgerRow],
     "unknown_effects": list[LedgerRow],
     "register_host": None,
     "renew_host": bool,

@@ -272,7 +272,12 @@ def _clamped(op: str, args: tuple[Any, ...]) -> tuple[Any, ...]:
     if op == "runs":
         where: RunFilter = args[0]
         return (msgspec.structs.replace(where, limit=max(0, min(where.limit, ROWS_MAX))),)
-    if op in ("read", "unknown_effects", "ready_runs"):  # the last argument is the number of rows
+    if op in (
+        "read",
+        "ledger_rows",
+        "unknown_effects",
+        "ready_runs",
+    ):  # the last argument is the number of rows
         return (*args[:-1], max(0, min(args[-1], ROWS_MAX)))
     return args
 

@@ -7,10 +7,10 @@ import sqlite3
 from collections.abc import Callable, Sequence
 from hashlib import sha256
 
-from ..runtime.errors import BugError, StoreError
+from ..runtime.errors import StoreError
 from ..runtime.ledger import LedgerRow
 from . import sqlite_file
-from .chain import check_append
+from .chain import check_append, check_blob
 from .clock import NeverFalling, StoreClock
 from .port import (
     AcquireAnswer,
@@ -26,9 +26,6 @@ from .port import (
 )
 from .sqlite_rows import SqliteRows
 from .sqlite_thread import StoreThread
-
-BLOB_BYTES_MAX = 64 * 1024 * 1024
-"""The largest blob. What a run may hold is bounded far below; this keeps one write from holding up all others."""
 
 LIGHT_BYTES_MAX = 64 * 1024
 """Blobs up to this sum are written between two ticks of the event loop, larger ones by the thread."""
@@ -56,7 +53,7 @@ class SqliteStore:
         self._on_ready = on_ready
         self._clock = StoreClock()
         self._now_ms = self._clock.now_ms if clock is None else NeverFalling(clock)
-        self._rows = SqliteRows(self._the_connection, self._now_ms)
+        self._rows = SqliteRows(self._the_connection, self._now_ms, path)
         self._thread = StoreThread(path, self._rows)
         self._on_closed = on_closed
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -136,8 +133,7 @@ class SqliteStore:
     # --- blobs and the ledger --------------------------------------------------------------------------------------
 
     async def put_blob(self, data: bytes) -> bytes:
-        if len(data) > BLOB_BYTES_MAX:
-            raise BugError("blob_too_large", f"a blob of {len(data)} bytes is over {BLOB_BYTES_MAX}")
+        check_blob(data)
         digest = sha256(data).digest()
         await self._thread.submit(lambda: self._rows.put_blob(digest, data), writes=True, light=False)
         return digest
@@ -147,6 +143,11 @@ class SqliteStore:
 
     async def ledger_row(self, tenant: str, key: bytes) -> LedgerRow | None:
         return await self._thread.submit(lambda: self._rows.ledger_row(tenant, key), writes=False, light=True)
+
+    async def ledger_rows(self, after: tuple[str, bytes] | None = None, limit: int = 100) -> list[LedgerRow]:
+        return await self._thread.submit(
+            lambda: self._rows.ledger_rows(after, limit), writes=False, light=False
+        )
 
     async def unknown_effects(self, tenant: str | None = None, limit: int = 100) -> list[LedgerRow]:
         return await self._thread.submit(

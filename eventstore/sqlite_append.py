@@ -8,7 +8,9 @@ from typing import Any
 
 import msgspec
 
+from ..runtime.errors import BugError, DamagedFile
 from ..runtime.ledger import LedgerRow, Settlement
+from .chain import check_follows
 from .port import (
     APPEND_SCHEMA_VERSION,
     AlreadyDone,
@@ -25,9 +27,11 @@ from .rules import (
     claimed_row,
     is_at_rest,
     is_ended,
-    lost_wake,
+    is_holder,
+    is_sound,
+    new_waits,
+    row_to_claim,
     settled_row,
-    waits_for_key,
 )
 
 BLOB_PART_BYTES = 256 * 1024
@@ -62,16 +66,27 @@ LEDGER_COLUMNS = (
 class _Known:
     """What the thread remembers of a run's row: enough to tell which columns an append changes."""
 
-    __slots__ = ("owner", "ready_at_ms", "run_key", "tenant", "waiting_for", "wake_at_ms")
+    __slots__ = (
+        "at_ms",
+        "owner",
+        "ready_at_ms",
+        "run_key",
+        "tenant",
+        "waiting_for",
+        "waiting_keys",
+        "wake_at_ms",
+    )
 
     def __init__(
         self,
+        waiting_keys: tuple[bytes, ...],
         run_key: int,
         tenant: str,
         waiting_for: str,
         wake_at_ms: int | None,
         owner: str,
         ready_at_ms: int | None,
+        at_ms: int,
     ) -> None:
         self.run_key = run_key
         self.tenant = tenant
@@ -79,33 +94,43 @@ class _Known:
         self.wake_at_ms = wake_at_ms
         self.owner = owner
         self.ready_at_ms = ready_at_ms
+        self.at_ms = at_ms
+        self.waiting_keys = waiting_keys
 
 
 class SqliteAppends:
     """``connection`` is asked for on the store's thread only. What a transaction makes ready is gathered, and told by
     ``take_woken`` once it is committed; ``forget`` drops what a rollback makes untrue."""
 
-    def __init__(self, connection: Callable[[], sqlite3.Connection], now_ms: Callable[[], int]) -> None:
+    def __init__(
+        self, connection: Callable[[], sqlite3.Connection], now_ms: Callable[[], int], path: str = ""
+    ) -> None:
+        self._path = path
         self._connection = connection
         self._now_ms = now_ms
         self._known: dict[str, _Known] = {}
         self._woken: list[str] = []
+        self._perhaps_woken: list[str] = []
 
     def mark(self) -> int:
         """A place in what is gathered, for ``forget``."""
         return len(self._woken)
 
-    def forget(self, mark: int) -> None:
-        """Everything since ``mark`` was rolled back."""
+    def forget(self, mark: int, *, perhaps_done: bool = False) -> None:
+        """Everything since ``mark`` was rolled back; or ``perhaps_done``, by a COMMIT that failed: what is then found done
+        gathers nothing again, and to look at a run once too often costs nothing."""
         self._known.clear()
+        if perhaps_done:
+            self._perhaps_woken += self._woken[mark:]
         del self._woken[mark:]
 
     def take_woken(self) -> Sequence[str]:
         """The runs that commits made ready since the last call."""
-        if not self._woken:
+        if not (self._woken or self._perhaps_woken):
             return ()
-        woken = list(dict.fromkeys(self._woken))
+        woken = list(dict.fromkeys(self._perhaps_woken + self._woken))
         self._woken.clear()
+        self._perhaps_woken.clear()
         return woken
 
     def _all(self, sql: str, values: Iterable[Any] = ()) -> list[Any]:
@@ -121,8 +146,15 @@ class SqliteAppends:
         known = self._known.get(request.run_id) or self._look_up(request.run_id)
         if known is None and request.create is None:
             return Conflict(0)
+        if known is not None and (refused := self._out_of_line(request, known)) is not None:
+            return refused
         if request.claim is not None:
-            held = self.ledger_row(request.claim.tenant, request.claim.key)
+            held = row_to_claim(
+                self.ledger_row(request.claim.tenant, request.claim.key),
+                request.run_id,
+                request.claim.key,
+                request.settlements[: request.settled_first],
+            )
             if held is not None and not accepts_claim(held, request.run_id, request.claim):
                 return self._refusal(request) or ClaimTaken(held)
         seq = request.expected_seq + request.event_count
@@ -147,20 +179,48 @@ class SqliteAppends:
         )
         for digest, data in request.blobs:
             self.put_blob(digest, data)
+        for settlement in request.settlements[: request.settled_first]:
+            self._settle(request.run_id, settlement, now_ms)
         if request.claim is not None:
             self._put_ledger_row(claimed_row(request.claim, request.run_id, request.epoch, now_ms))
-        for settlement in request.settlements:
+        for settlement in request.settlements[request.settled_first :]:
             self._settle(request.run_id, settlement, now_ms)
         for run_id in request.wake_runs:
             self._wake(run_id, now_ms)
         return Appended(seq, now_ms)
 
+    def _out_of_line(self, request: Append, known: _Known) -> AppendAnswer | None:
+        """A writer that isn't the run's any more is told so; one that is has a bug, and it is raised."""
+        try:
+            check_follows(request, known.tenant, known.at_ms)
+        except BugError:
+            refusal = self._refusal(request)
+            if refusal is None:
+                raise
+            return refusal
+        return None
+
     def _look_up(self, run_id: str) -> _Known | None:
         row = self._one(
-            "SELECT run_key, tenant, waiting_for, wake_at_ms, owner, ready_at_ms FROM runs WHERE run_id = ?",
+            "SELECT run_key, tenant, waiting_for, wake_at_ms, owner, ready_at_ms, updated_at_ms "
+            "FROM runs WHERE run_id = ?",
             (run_id,),
         )
-        return None if row is None else self._remember(run_id, _Known(*row))
+        return None if row is None else self._remember(run_id, _Known(self._waiting_keys(row[0]), *row))
+
+    def _waiting_keys(self, run_key: int) -> tuple[bytes, ...]:
+        rows = self._all("SELECT key FROM key_waits WHERE run_key = ? ORDER BY key", (run_key,))
+        return tuple(key for (key,) in rows)
+
+    def _wait_for(self, known: _Known, keys: tuple[bytes, ...]) -> None:
+        if keys == known.waiting_keys:
+            return
+        if known.waiting_keys:
+            self._connection().execute("DELETE FROM key_waits WHERE run_key = ?", (known.run_key,))
+        self._connection().executemany(
+            "INSERT INTO key_waits (run_key, key) VALUES (?, ?)", ((known.run_key, key) for key in keys)
+        )
+        known.waiting_keys = keys
 
     def _remember(self, run_id: str, known: _Known) -> _Known:
         if len(self._known) >= CACHED_RUNS_MAX:
@@ -191,8 +251,8 @@ class SqliteAppends:
         create, index = request.create, request.index
         assert create is not None
         owner = "" if request.release else request.host_id
-        known = _Known(0, create.tenant, index.waiting_for, index.wake_at_ms, owner, None)
-        known.ready_at_ms = self._ready_at(request, known, "", now_ms)
+        known = _Known((), 0, create.tenant, index.waiting_for, index.wake_at_ms, owner, None, request.at_ms)
+        known.ready_at_ms = self._ready_at(request, known, now_ms)
         cursor = self._connection().execute(
             _CREATE,
             (
@@ -218,6 +278,7 @@ class SqliteAppends:
         )
         assert cursor.lastrowid is not None
         known.run_key = cursor.lastrowid
+        self._wait_for(known, index.waiting_keys)
         return self._remember(request.run_id, known)
 
     def _advance(self, request: Append, known: _Known, seq: int, now_ms: int) -> bool:
@@ -225,7 +286,7 @@ class SqliteAppends:
         index = request.index
         owner = "" if request.release else known.owner
         mark = len(self._woken)
-        ready_at_ms = self._ready_at(request, known, known.waiting_for, now_ms)
+        ready_at_ms = self._ready_at(request, known, now_ms)
         values = (seq, request.hash, request.at_ms, index.status, index.outcome, index.reason)
         place = (known.run_key, request.epoch, request.expected_seq, request.prev_hash)
         parked = (index.waiting_for, index.wake_at_ms, owner, ready_at_ms)
@@ -238,20 +299,18 @@ class SqliteAppends:
             del self._woken[mark:]
             return False
         known.waiting_for, known.wake_at_ms, known.owner, known.ready_at_ms = parked
+        known.at_ms = request.at_ms
+        self._wait_for(known, index.waiting_keys)
         return True
 
-    def _ready_at(self, request: Append, known: _Known, waited_for: str, now_ms: int) -> int | None:
+    def _ready_at(self, request: Append, known: _Known, now_ms: int) -> int | None:
         """Since when the run is ready after this append. An owner that goes on has seen what woke it; one that
         releases may have decided before the wake, so the mark stays."""
         if is_ended(request.index):
             return None
         ready_at_ms = known.ready_at_ms if request.release or request.ready else None
-        key = lost_wake(waited_for, request.index.waiting_for)
-        if key is not None and not request.ready:
-            missed = is_at_rest(self.ledger_row(known.tenant, key))
-        else:
-            missed = False
-        if request.ready or missed:
+        begun = new_waits(known.waiting_keys, request.index.waiting_keys)
+        if request.ready or any(is_at_rest(self.ledger_row(known.tenant, key)) for key in begun):
             self._woken.append(request.run_id)
             return now_ms if ready_at_ms is None else ready_at_ms
         return ready_at_ms
@@ -268,8 +327,13 @@ class SqliteAppends:
     # --- the ledger ------------------------------------------------------------------------------------------------
 
     def ledger_row(self, tenant: str, key: bytes) -> LedgerRow | None:
-        row = self._one(f"SELECT {LEDGER_COLUMNS} FROM ledger WHERE tenant = ? AND key = ?", (tenant, key))
-        return None if row is None else LedgerRow(**named(LEDGER_COLUMNS, row))
+        found = self._one(f"SELECT {LEDGER_COLUMNS} FROM ledger WHERE tenant = ? AND key = ?", (tenant, key))
+        if found is None:
+            return None
+        row = LedgerRow(**named(LEDGER_COLUMNS, found))
+        if not is_sound(row):
+            raise DamagedFile(self._path, f"the ledger's row of key {key.hex()} was changed")
+        return row
 
     def _put_ledger_row(self, row: LedgerRow) -> None:
         self._connection().execute(
@@ -279,7 +343,7 @@ class SqliteAppends:
 
     def _settle(self, run_id: str, settlement: Settlement, now_ms: int) -> None:
         held = self.ledger_row(settlement.tenant, settlement.key)
-        if held is None or (held.run_id, held.call_id) != (run_id, settlement.call_id):
+        if held is None or not is_holder(held, run_id, settlement):
             return
         row = settled_row(held, settlement, now_ms)
         if row is None:
@@ -289,8 +353,8 @@ class SqliteAppends:
         else:
             self._put_ledger_row(row)
         waiters = self._all(
-            "SELECT run_id FROM runs WHERE waiting_for = ? AND waiting_for <> '' AND tenant = ?",
-            (waits_for_key(settlement.key), settlement.tenant),
+            "SELECT run_id FROM runs JOIN key_waits USING (run_key) WHERE key = ? AND tenant = ?",
+            (settlement.key, settlement.tenant),
         )
         for (waiter,) in waiters:
             self._wake(waiter, now_ms)

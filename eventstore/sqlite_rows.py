@@ -28,7 +28,7 @@ FAULTS_MAX = 20
 """Faults that one look at the file reports."""
 
 _RUN_COLUMNS = (
-    "run_id, tenant, agent, operation_id, parent_id, root_id, created_at_ms, updated_at_ms, seq, epoch, head, "
+    "run_key, run_id, tenant, agent, operation_id, parent_id, root_id, created_at_ms, updated_at_ms, seq, epoch, head, "
     "status, outcome, reason, waiting_for, wake_at_ms, owner, ready_at_ms, damaged"
 )
 _HOST_COLUMNS = "host_id, node, pid, pid_start, boot_id, expires_at_ms"
@@ -84,7 +84,14 @@ class SqliteRows(SqliteAppends):
 
     def run(self, run_id: str) -> RunRow | None:
         row = self._one(f"SELECT {_RUN_COLUMNS} FROM runs WHERE run_id = ?", (run_id,))
-        return None if row is None else _run_row(row)
+        return None if row is None else self._run_row(row)
+
+    def _run_row(self, row: Sequence[Any]) -> RunRow:
+        fields = named(_RUN_COLUMNS, row)
+        keys = self._waiting_keys(fields.pop("run_key"))
+        names = ("status", "outcome", "reason", "waiting_for", "wake_at_ms")
+        index = RunIndex(**{name: fields.pop(name) for name in names}, waiting_keys=keys)
+        return RunRow(index=index, ready=fields.pop("ready_at_ms") is not None, **fields)
 
     def runs(self, where: RunFilter) -> list[RunRow]:
         tests: list[str] = ["1"]
@@ -111,7 +118,7 @@ class SqliteRows(SqliteAppends):
             f"SELECT {_RUN_COLUMNS} FROM runs WHERE {' AND '.join(tests)} ORDER BY run_key DESC LIMIT ?",
             [*values, where.limit],
         )
-        return [_run_row(row) for row in rows]
+        return [self._run_row(row) for row in rows]
 
     def mark_damaged(self, run_id: str, reason: str) -> None:
         if (
@@ -121,6 +128,13 @@ class SqliteRows(SqliteAppends):
             != 1
         ):
             raise RunNotFound(run_id)
+
+    def ledger_rows(self, after: tuple[str, bytes] | None, limit: int) -> list[LedgerRow]:
+        rows = self._all(
+            f"SELECT {LEDGER_COLUMNS} FROM ledger WHERE ? OR (tenant, key) > (?, ?) ORDER BY tenant, key LIMIT ?",
+            (after is None, *(after or ("", b"")), limit),
+        )
+        return [LedgerRow(**named(LEDGER_COLUMNS, row)) for row in rows]
 
     def unknown_effects(self, tenant: str | None, limit: int) -> list[LedgerRow]:
         rows = self._all(
@@ -195,14 +209,14 @@ class SqliteRows(SqliteAppends):
             return NotFound()
         owner, epoch, seq, head = row
         holder = self._live_host(owner) if owner else None
-        if holder is not None and owner not in dead_hosts:
+        if holder is not None and owner != host_id and owner not in dead_hosts:
             return Owned(holder)
         self._connection().execute(
             "UPDATE runs SET epoch = epoch + 1, owner = ?, ready_at_ms = NULL WHERE run_id = ?",
             (host_id, run_id),
         )
         self._known.pop(run_id, None)
-        return Acquired(epoch + 1, seq, head, owner != "")
+        return Acquired(epoch + 1, seq, head, owner not in ("", host_id))
 
     def release(self, run_id: str, host_id: str, epoch: int, ready: bool) -> None:
         done = self._connection().execute(
@@ -273,11 +287,3 @@ class SqliteRows(SqliteAppends):
             self._connection().execute(
                 "DELETE FROM switches WHERE scope = ? AND target = ?", (switch.scope, switch.target)
             )
-
-
-def _run_row(row: Sequence[Any]) -> RunRow:
-    fields = named(_RUN_COLUMNS, row)
-    index = RunIndex(
-        **{name: fields.pop(name) for name in ("status", "outcome", "reason", "waiting_for", "wake_at_ms")}
-    )
-    return RunRow(index=index, ready=fields.pop("ready_at_ms") is not None, **fields)

@@ -95,7 +95,7 @@ class Gathered(Protocol):
 
     def mark(self) -> int: ...
 
-    def forget(self, mark: int) -> None: ...
+    def forget(self, mark: int, *, perhaps_done: bool = False) -> None: ...
 
     def take_woken(self) -> Sequence[str]: ...
 
@@ -343,13 +343,15 @@ class StoreThread:
         """None: committed. Else nothing of it is in the file, and this is why."""
         connection = self.connection
         mark = self._gathered.mark()
+        committing = False
         try:
             connection.execute("BEGIN IMMEDIATE")
             for job in jobs:
                 one(job)
+            committing = True
             connection.execute("COMMIT")
         except sqlite3.Error as error:
-            self._roll_back(connection, mark)
+            self._roll_back(connection, mark, perhaps_done=committing)
             typed = self._typed(error)
             if _name(error).startswith(_FATAL):
                 self._broken = typed
@@ -384,8 +386,8 @@ class StoreThread:
             job.error = self._typed(error) if isinstance(error, sqlite3.Error) else error
         connection.execute("RELEASE one")
 
-    def _roll_back(self, connection: sqlite3.Connection, mark: int) -> None:
-        self._gathered.forget(mark)
+    def _roll_back(self, connection: sqlite3.Connection, mark: int, *, perhaps_done: bool = False) -> None:
+        self._gathered.forget(mark, perhaps_done=perhaps_done)
         if (
             connection.in_transaction
         ):  # SQLite rolls back on its own when the disk is full, and a second one raises

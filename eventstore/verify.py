@@ -1,8 +1,10 @@
-"""Is the log what was written? The chains, recomputed over the stored bytes.
+"""Is the log what was written? The chains, recomputed over the stored bytes; and what is derived from the logs.
 
-A changed, removed or reordered row is found at that row, by arithmetic alone and without keys. What the chain can't
-show is a run whose tail or whole log was cut off together with its index row, or an older copy of the file: that
-takes heads that were kept elsewhere.
+A changed, removed or reordered row is found at that row, by arithmetic alone and without keys. Who a run belongs to is
+compared with its first event, and the effect ledger with what all the logs say of it (``ledger_audit``). What this can't
+show is a run whose tail or whole log was cut off together with all that was derived from it, somebody who wrote new
+rows with right hashes, or an older copy of the file: that takes heads that were kept elsewhere. Kill switches, hosts,
+readiness and timers aren't in any log; ``store check`` compares what a run waits for.
 """
 
 from __future__ import annotations
@@ -12,11 +14,20 @@ from typing import Protocol, runtime_checkable
 import msgspec
 
 from ..runtime.errors import LogDamaged, RunNotFound, StoreError
+from ..runtime.events import RunStarted
+from ..runtime.ledger import LedgerRow
 from .chain import GENESIS, append_hash
 from .codec import full_body, recorded
+from .ledger_audit import RunClaims, ledger_faults
 from .port import EventStore, RunFilter, RunRow, StoredAppend
 
 PAGE_ROWS = 500
+
+LOOKS = 3
+"""How often something that looks amiss in a store that is in use is looked at."""
+
+FAULTS_MAX = 100
+"""Faults of the ledger that one look reports."""
 
 
 class RunVerdict(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,7 +76,7 @@ async def verify_run(store: EventStore, run_id: str) -> RunVerdict:
     row = await store.run(run_id)
     if row is None:
         raise RunNotFound(run_id)
-    return await _verify(store, row)
+    return await _verify(store, row, RunClaims(run_id))
 
 
 async def intact_rows(store: EventStore, run_id: str) -> list[StoredAppend]:
@@ -89,18 +100,53 @@ async def intact_rows(store: EventStore, run_id: str) -> list[StoredAppend]:
 
 
 async def verify_store(store: EventStore) -> StoreVerdict:
-    """Every run, and the file. A file too damaged to list its runs raises ``StoreError``."""
+    """Every run, the ledger, and the file. A file too damaged to list its runs raises ``StoreError``. The store may be in
+    use: what is found amiss is looked at again, and reported if it is found each time."""
+    verdicts, ledger = await _verify_runs(store)
+    for _ in range(LOOKS - 1):
+        if not ledger:
+            break
+        verdicts, again = await _verify_runs(store)
+        ledger = [fault for fault in ledger if fault in again]
+    faults = await store.faults() if isinstance(store, HasFaults) else []
+    return StoreVerdict(runs=tuple(verdicts), faults=(*faults, *ledger[:FAULTS_MAX]))
+
+
+async def _verify_runs(store: EventStore) -> tuple[list[RunVerdict], list[str]]:
+    """The verdicts on all logs, and what the ledger has otherwise than they."""
     verdicts: list[RunVerdict] = []
+    runs: list[RunClaims] = []
     after = ""
     while page := await store.runs(RunFilter(after=after, limit=PAGE_ROWS)):
         for row in page:
+            claims = RunClaims(row.run_id)
             try:
-                verdicts.append(await _verify(store, row))
+                verdicts.append(await _verify(store, row, claims))
             except StoreError as error:
                 verdicts.append(_Walk(row).verdict(f"the log can't be read: {error}"))
+            runs.append(claims)
         after = page[-1].run_id
-    faults = await store.faults() if isinstance(store, HasFaults) else []
-    return StoreVerdict(runs=tuple(verdicts), faults=tuple(faults))
+    unread = {verdict.run_id for verdict in verdicts if not verdict.ok}
+    unread |= {claims.run_id for claims in runs if claims.started is None}
+    try:
+        rows = await _ledger(store)
+    except StoreError as error:
+        return verdicts, [f"the ledger can't be read: {error}"]
+    trusted = [claims for claims in runs if claims.run_id not in unread]
+    return verdicts, ledger_faults(rows, trusted, frozenset(unread))
+
+
+async def _ledger(store: EventStore) -> list[LedgerRow]:
+    rows: list[LedgerRow] = []
+    pages: set[tuple[str, bytes]] = set()
+    place: tuple[str, bytes] | None = None
+    while page := await store.ledger_rows(place, PAGE_ROWS):
+        rows += page
+        place = page[-1].tenant, page[-1].key
+        if place in pages:
+            raise StoreError("ledger_out_of_order", "its rows aren't in the order of their keys")
+        pages.add(place)
+    return rows
 
 
 class _Walk:
@@ -169,19 +215,54 @@ class _Walk:
         return ""
 
 
-async def _verify(store: EventStore, run: RunRow) -> RunVerdict:
+async def _verify(store: EventStore, run: RunRow, claims: RunClaims) -> RunVerdict:
+    """``claims`` is told of the log's events."""
     walk = _Walk(run)
-    while page := await store.read(run.run_id, after_seq=walk.seq, rows_max=PAGE_ROWS):
+    for _ in range(LOOKS):
+        bad = await _walk_on(store, walk, claims)
+        if bad is not None:
+            return bad
+        if not walk.problem_at_end():
+            break
+        now = await store.run(run.run_id)  # it may have gone on while its log was read
+        if now is None or now == walk.run:
+            break
+        walk.run = now
+    return walk.verdict(walk.problem_at_end() or _problem_of_origin(run, claims.started))
+
+
+async def _walk_on(store: EventStore, walk: _Walk, claims: RunClaims) -> RunVerdict | None:
+    """Read to the log's end; a verdict if there is a bad row."""
+    while page := await store.read(walk.run.run_id, after_seq=walk.seq, rows_max=PAGE_ROWS):
         for row in page:
             problem = walk.problem_of(row)
             if problem:
                 return walk.verdict(problem, last_seq=_last_seq(walk.seq, row))
             try:
-                recorded(row, await full_body(row, store.get_blob))
+                claims.take(recorded(row, await full_body(row, store.get_blob)))
             except LogDamaged as error:
                 return walk.verdict(error.message, last_seq=_last_seq(walk.seq, row))
             walk.step(row)
-    return walk.verdict(walk.problem_at_end())
+    return None
+
+
+def _problem_of_origin(run: RunRow, started: RunStarted | None) -> str:
+    """Whether the run's row says of its origin what its first event says."""
+    if started is None:
+        return ""
+    told = {
+        "run_id": started.run_id,
+        "tenant": started.tenant,
+        "agent": started.agent,
+        "operation_id": started.operation_id,
+        "parent_id": started.parent_run,
+    }
+    if not started.parent_run:
+        told["root_id"] = started.run_id
+    for name, value in told.items():
+        if getattr(run, name) != value:
+            return f"its {name} in the run's row isn't the one that the log begins with"
+    return ""
 
 
 def _is_a(kind: type, value: object) -> bool:

@@ -15,7 +15,16 @@ def run_index(state: State) -> RunIndex:
         reason=state.reason,
         waiting_for=waiting_for(state),
         wake_at_ms=wake_at_ms(state),
+        waiting_keys=waiting_keys(state),
     )
+
+
+def waiting_keys(state: State) -> tuple[bytes, ...]:
+    """The keys of all calls that wait for another holder, each once, in order."""
+    if state.phase != "open_calls":
+        return ()
+    keys = {call.key for call in state.calls.values() if call.phase == "waiting_key" and call.key is not None}
+    return tuple(sorted(keys))
 
 
 def waiting_for(state: State) -> str:

@@ -82,6 +82,8 @@ class RunIndex(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     ``wake_at_ms`` is store time in milliseconds; None means no timer. ``waiting_for`` is empty or one of
     ``approval:<id>``, ``key:<hex>``, ``timer``, ``person:<call id>`` (an unknown effect), the first that applies.
+    ``waiting_keys``: every ledger key that a call of the run waits for, in order, also where ``waiting_for`` names
+    something else; a settlement of any of them wakes the run.
     """
 
     status: str
@@ -89,3 +91,4 @@ class RunIndex(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     reason: str = ""
     waiting_for: str = ""
     wake_at_ms: int | None = None
+    waiting_keys: tuple[bytes, ...] = ()

@@ -164,7 +164,12 @@ class WrittenRun:
                 hash=head,
                 index=run_index(state),
                 host_id="",
-                create=NewRun(tenant=state.tenant, agent=state.agent, operation_id=state.operation_id)
+                create=NewRun(
+                    tenant=state.tenant,
+                    agent=state.agent,
+                    operation_id=state.operation_id,
+                    root_id=state.run_id,
+                )
                 if isinstance(started, RunStarted)
                 else None,
                 claim=self.claim,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import Any
 
 from boundloop.eventstore.chain import GENESIS, append_hash
@@ -15,7 +17,15 @@ from boundloop.eventstore.port import (
     EventStore,
     NewRun,
 )
-from boundloop.runtime.events import AnyEvent, CancelRequested
+from boundloop.runtime.events import (
+    AnyEvent,
+    CallExecuted,
+    CallProposed,
+    CallStarted,
+    CallValidated,
+    CancelRequested,
+    RunStarted,
+)
 from boundloop.runtime.ledger import Claim, RunIndex, Settlement
 
 OPEN = RunIndex(status="open_calls")
@@ -28,7 +38,7 @@ def an_event(text: str = "enough") -> AnyEvent:
 
 
 def waiting(key: bytes) -> RunIndex:
-    return RunIndex(status="open_calls", waiting_for=f"key:{key.hex()}")
+    return RunIndex(status="open_calls", waiting_for=f"key:{key.hex()}", waiting_keys=(key,))
 
 
 def claim(key: bytes, call_id: str = "c1.0", *, kind: Any = "intent", tenant: str = "acme") -> Claim:
@@ -47,7 +57,7 @@ def claim(key: bytes, call_id: str = "c1.0", *, kind: Any = "intent", tenant: st
 
 def settlement(key: bytes, to: Any, call_id: str = "c1.0", *, tenant: str = "acme") -> Settlement:
     result = b'{"refunded":true}' if to == "succeeded" else None
-    digest = b"r" * 32 if to == "succeeded" else None
+    digest = None if result is None else sha256(result).digest()
     return Settlement(tenant=tenant, key=key, call_id=call_id, to=to, result=result, result_sha256=digest)
 
 
@@ -63,12 +73,21 @@ class LogWriter:
     seq: int = 0
     head: bytes = GENESIS
     at_ms: int = 1_700_000_000_000
+    root_id: str = ""
 
-    def request(self, *texts: str, append_id: bytes = b"", index: RunIndex = OPEN, **fields: Any) -> Append:
-        """The next append, with one event a text."""
-        body, blobs = spill(encode_events([an_event(text) for text in texts or ("enough",)]))
+    def request(
+        self,
+        *texts: str,
+        events: Sequence[AnyEvent] = (),
+        append_id: bytes = b"",
+        index: RunIndex = OPEN,
+        **fields: Any,
+    ) -> Append:
+        """The next append, with ``events`` or one event a text."""
+        events = events or [an_event(text) for text in texts or ("enough",)]
+        body, blobs = spill(encode_events(events))
         append_id = append_id or f"{self.run_id}/{self.epoch}/{self.seq}".encode()
-        count = len(texts) or 1
+        count = len(events)
         first_seq = self.seq + 1
         digest = append_hash(
             self.head,
@@ -82,7 +101,9 @@ class LogWriter:
             APPEND_SCHEMA_VERSION,
             body,
         )
-        create = NewRun(tenant=self.tenant, agent="agent", operation_id="op") if self.seq == 0 else None
+        create = None
+        if self.seq == 0:
+            create = NewRun(tenant=self.tenant, agent="agent", operation_id="op", root_id=self.root_id)
         defaults: dict[str, Any] = {"create": create, "blobs": blobs}
         return Append(
             run_id=self.run_id,
@@ -122,3 +143,37 @@ class LogWriter:
         return LogWriter(
             self.store, self.run_id, self.host_id, self.tenant, self.epoch, self.seq, self.head, self.at_ms
         )
+
+
+async def begin(log: LogWriter) -> None:
+    """The first append of a real run."""
+    started = RunStarted(
+        run_id=log.run_id,
+        tenant=log.tenant,
+        principal="p",
+        operation_id="op",
+        agent="agent",
+        input="",
+        pins_sha256=b"p" * 32,
+    )
+    await log.write(events=[started])
+
+
+async def effect(log: LogWriter, key: bytes, kind: int) -> None:
+    """A call with an intent; by ``kind`` it is left in flight (0), succeeds (1) or is lost (2)."""
+    made = claim(key)
+    await log.write(
+        events=[
+            CallProposed(made.call_id, made.tool, b"{}"),
+            CallValidated(made.call_id, None, made.args_sha256, (), key, made.intent_sha256),
+            CallStarted(made.call_id, made.attempt, made.valid_until_ms, b"q" * 32),
+        ],
+        claim=made,
+    )
+    done = settlement(key, "succeeded" if kind == 1 else "unknown")
+    if kind == 1:
+        event = CallExecuted(made.call_id, 1, "succeeded", done.result, done.result_sha256)
+    else:
+        event = CallExecuted(made.call_id, 1, "unknown")
+    if kind != 0:
+        await log.write(events=[event], settlements=(done,))

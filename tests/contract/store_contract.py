@@ -8,17 +8,22 @@ from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from hashlib import sha256
+from typing import Any
 
 import msgspec
 import pytest
 import pytest_asyncio
 
+from boundloop.eventstore import chain
+from boundloop.eventstore.chain import append_hash
 from boundloop.eventstore.clock import FixedClock
 from boundloop.eventstore.codec import resolve, spilled
 from boundloop.eventstore.port import (
+    APPEND_SCHEMA_VERSION,
     HOST_VALID_MS,
     Acquired,
     AlreadyDone,
+    Append,
     Appended,
     ClaimTaken,
     Conflict,
@@ -31,12 +36,32 @@ from boundloop.eventstore.port import (
     Switch,
 )
 from boundloop.eventstore.verify import verify_run, verify_store
-from boundloop.runtime.errors import BugError, ConflictError, RunNotFound, StoreError
+from boundloop.runtime.errors import BugError, CallerError, ConflictError, RunNotFound, StoreError
 from boundloop.runtime.ledger import RunIndex
 
 from .log_writer import ENDED, OPEN, LogWriter, an_event, claim, settlement, waiting
 
 KEY = b"k" * 32
+
+
+def _hashed(request: Append, **changed: Any) -> Append:
+    """The request with other fields and the hash that fits them."""
+    request = msgspec.structs.replace(request, **changed)
+    digest = append_hash(
+        request.prev_hash,
+        request.run_id,
+        request.expected_seq + 1,
+        request.event_count,
+        request.epoch,
+        request.at_ms,
+        request.append_id,
+        request.causation,
+        APPEND_SCHEMA_VERSION,
+        request.body,
+    )
+    return msgspec.structs.replace(request, hash=digest)
+
+
 PARKED = RunIndex(status="suspended", waiting_for="approval:a1")
 
 
@@ -282,7 +307,94 @@ class StoreContract:
         assert await second.append("intent", claim=claim(KEY, "c2.0")) == ClaimTaken(held)
         assert len(await world.store.read("r2")) == 1
         await second.write("waits instead")
-        await second.write("another tenant's", claim=claim(KEY, tenant="other"))
+        stranger = world.writer("r3", tenant="other")
+        await stranger.write("another tenant's", claim=claim(KEY, tenant="other"))
+
+    async def test_a_claim_stands_among_the_settlements_where_its_event_does(self, world: World) -> None:
+        """An effect that was found absent is sent again: freed, then taken. One that was asked for and closed in the
+        same append: taken, then freed. And one call of a run may free what another takes."""
+        log = world.writer()
+        freed = (settlement(KEY, "free"),)
+        await log.write("intent", claim=claim(KEY))
+        await log.write("absent, again", claim=claim(KEY), settlements=freed, settled_first=1)
+        row = await world.store.ledger_row("acme", KEY)
+        assert row is not None
+        assert row.status == "in_flight"
+        await log.write("absent, another", claim=claim(KEY, "c2.0"), settlements=freed, settled_first=1)
+        row = await world.store.ledger_row("acme", KEY)
+        assert row is not None
+        assert row.call_id == "c2.0"
+        second = world.writer("r2")
+        await second.write("start")
+        asked = await second.append("again", claim=claim(KEY), settlements=freed, settled_first=1)
+        assert asked == ClaimTaken(row)  # it isn't its own to free
+        gone = (settlement(KEY, "free", "c2.0"),)
+        await log.write("asked and closed", claim=claim(KEY, "c2.0", kind="approval"), settlements=gone)
+        assert await world.store.ledger_row("acme", KEY) is None
+
+    async def test_a_run_may_claim_and_settle_keys_of_its_own_tenant_only(self, world: World) -> None:
+        log = world.writer()
+        for fields in (
+            {"claim": claim(KEY, tenant="other")},
+            {"settlements": (settlement(KEY, "free", tenant="other"),)},
+        ):
+            for _ in range(2):  # as the run's first append and as a later one
+                with pytest.raises(BugError):
+                    await log.append("one", **fields)
+                if log.seq == 0:
+                    await log.write("start")
+        assert await world.store.ledger_row("other", KEY) is None
+
+    async def test_time_does_not_fall_within_a_run(self, world: World) -> None:
+        log = world.writer()
+        await log.write("one")
+        ghost = log.fork()
+        ghost.at_ms -= 1
+        with pytest.raises(BugError):
+            await ghost.append("two")
+        await log.write("two")
+        assert isinstance(
+            await ghost.append("two, late"), Conflict
+        )  # not its run any more: no bug of the caller's
+        assert [row.at_ms for row in await world.store.read("r1")] == [log.at_ms] * 2
+
+    async def test_the_first_row_follows_nothing_and_a_row_holds_what_it_says(self, world: World) -> None:
+        request = world.writer().request("one")
+        for wrong in (
+            _hashed(request, prev_hash=b"p" * 32),
+            _hashed(request, event_count=2),
+            _hashed(request, body=b"\xa3abc"),
+            _hashed(request, body=b""),
+        ):
+            with pytest.raises(BugError):
+                await world.store.append(wrong)
+        many = world.writer("r2")
+        await many.write(*("x" * number for number in range(20)))
+        assert await world.store.read("r1") == []
+
+    async def test_the_ledger_is_listed_in_pages(self, world: World) -> None:
+        for number in range(5):
+            tenant = "acme" if number % 2 else "other"
+            log = world.writer(f"r{number}", tenant=tenant)
+            await log.write("intent", claim=claim(bytes([number]) * 32, tenant=tenant))
+        rows = await world.store.ledger_rows()
+        assert [(row.tenant, row.key[0]) for row in rows] == [
+            ("acme", 1),
+            ("acme", 3),
+            ("other", 0),
+            ("other", 2),
+            ("other", 4),
+        ]
+        assert await world.store.ledger_rows(("acme", b"\x03" * 32), 2) == rows[2:4]
+
+    async def test_a_blob_over_the_bound_is_the_callers_mistake(
+        self, world: World, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(chain, "BLOB_BYTES_MAX", 10)
+        with pytest.raises(CallerError) as caught:
+            await world.store.put_blob(b"x" * 11)
+        assert caught.value.code == "blob_too_large"
+        assert await world.store.get_blob(await world.store.put_blob(b"x" * 10)) == b"x" * 10
 
     async def test_the_holder_may_claim_again_until_it_succeeded(self, world: World) -> None:
         log = world.writer()
@@ -300,7 +412,7 @@ class StoreContract:
         assert (done.status, done.result, done.result_sha256) == (
             "succeeded",
             b'{"refunded":true}',
-            b"r" * 32,
+            sha256(b'{"refunded":true}').digest(),
         )
 
     async def test_an_unknown_effect_is_taken_over_from_its_named_holder_alone(self, world: World) -> None:
@@ -479,6 +591,60 @@ class StoreContract:
             await world.store.mark_damaged("nobody", "x")
 
     # --- hosts and ownership ---------------------------------------------------------------------------------------
+
+    async def test_a_run_that_waits_for_several_keys_is_woken_by_any(self, world: World) -> None:
+        """Also where it waits for a person besides, which is all that ``waiting_for`` tells of."""
+        keys = tuple(bytes([number]) * 32 for number in range(3))
+        holders = [world.writer(f"holder{number}") for number in range(3)]
+        for holder, key in zip(holders, keys, strict=True):
+            await holder.write("intent", claim=claim(key))
+        index = RunIndex(status="open_calls", waiting_for="approval:a1", waiting_keys=keys)
+        waiter = world.writer("waiter")
+        await waiter.write("waits", index=index, release=True)
+        row = await world.store.run("waiter")
+        assert row is not None
+        assert row.index == index
+        await world.store.register_host(world.host("h1"))
+        for number in (2, 0):
+            assert await world.store.ready_runs() == []
+            await holders[number].write("no effect", settlements=(settlement(keys[number], "free"),))
+            assert await world.store.ready_runs() == ["waiter"]
+            acquired = await world.store.acquire("waiter", "h1")
+            assert isinstance(acquired, Acquired)
+            left = msgspec.structs.replace(index, waiting_keys=keys[1:2] if number == 0 else keys[:2])
+            waiter.epoch = acquired.epoch
+            await waiter.write("looked", index=left, release=True)
+        await waiter.write("given up", index=msgspec.structs.replace(index, waiting_keys=()))
+        await holders[1].write("done", settlements=(settlement(keys[1], "succeeded"),))
+        assert await world.store.ready_runs() == []
+
+    async def test_no_wake_is_lost_for_a_second_key(self, world: World) -> None:
+        """It was settled between the refused claim and the append that says that the run waits for it."""
+        one, two = b"1" * 32, b"2" * 32
+        for key, name in ((one, "h1"), (two, "h2")):
+            await world.writer(name).write("intent", claim=claim(key))
+        waiter = world.writer("waiter")
+        await waiter.write("waits", index=waiting(one))
+        second = LogWriter(world.store, "h2", seq=1, head=(await world.store.read("h2"))[0].hash)
+        await second.write("done", settlements=(settlement(two, "succeeded"),))
+        both = msgspec.structs.replace(waiting(one), waiting_keys=(one, two))
+        await waiter.write("waits for both", index=both, release=True)
+        assert await world.store.ready_runs() == ["waiter"]
+
+    async def test_who_has_the_run_already_gets_it_under_a_new_epoch(self, world: World) -> None:
+        """The answer to its first ``acquire`` was lost."""
+        await world.store.register_host(world.host("h1"))
+        log = world.writer()
+        await log.write("one", release=True, ready=True)
+        first = await world.store.acquire("r1", "h1")
+        second = await world.store.acquire("r1", "h1")
+        assert isinstance(first, Acquired)
+        assert isinstance(second, Acquired)
+        assert (second.epoch, second.died) == (first.epoch + 1, False)
+        log.epoch = first.epoch
+        assert await log.append("two") == Fenced(second.epoch)
+        log.epoch = second.epoch
+        await log.write("two")
 
     async def test_a_live_owner_keeps_its_run(self, world: World) -> None:
         await world.store.register_host(world.host("h1"))

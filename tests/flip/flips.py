@@ -9,7 +9,7 @@ import sqlite3
 from collections.abc import Sequence
 from typing import Literal, cast
 
-from tests.contract.log_writer import ENDED, LogWriter, claim, settlement
+from tests.contract.log_writer import ENDED, LogWriter, begin, effect
 
 from boundloop.eventstore.clock import StoreClock
 from boundloop.eventstore.codec import resolve
@@ -19,6 +19,7 @@ from boundloop.eventstore.sqlite_file import connect
 from boundloop.eventstore.sqlite_rows import SqliteRows
 from boundloop.eventstore.verify import verify_store
 from boundloop.runtime.errors import StoreError
+from boundloop.runtime.ledger import LedgerRow
 
 Fate = Literal["refused", "damaged", "equal", "missed"]
 """``refused``: the file doesn't open or read. ``damaged``: verify says so. ``equal``: every head and event is as it
@@ -46,6 +47,9 @@ class DirectReads:
     async def get_blob(self, sha256: bytes) -> bytes | None:
         return self._rows.get_blob(sha256)
 
+    async def ledger_rows(self, after: tuple[str, bytes] | None = None, limit: int = 100) -> list[LedgerRow]:
+        return self._rows.ledger_rows(after, limit)
+
     async def faults(self) -> list[str]:
         return self._rows.faults()
 
@@ -55,17 +59,14 @@ async def build(path: str, runs: int = 12) -> None:
     store = await SqliteStore.open(path)
     chance = random.Random(7)
     for number in range(runs):
-        log = LogWriter(store, f"run-{number:03}", host_id="h1")
+        run_id = f"run-{number:03}"
+        log = LogWriter(store, run_id, host_id="h1", root_id=run_id)
+        await begin(log)
         for turn in range(chance.randrange(3, 30)):
             log.at_ms += chance.randrange(1_000)
             texts = [chance.randbytes(chance.randrange(60)).hex() for _ in range(chance.randrange(1, 4))]
             await log.write(*texts, release=turn % 7 == 0)
-        key = bytes([number]) * 32
-        await log.write("intent", claim=claim(key))
-        if number % 3 != 0:
-            await log.write(
-                "settled", settlements=(settlement(key, "succeeded" if number % 3 == 1 else "unknown"),)
-            )
+        await effect(log, bytes([number]) * 32, number % 3)
         if number % 5 == 0:
             await log.write("spilled " * 4_000)
         await log.write("end", index=ENDED, release=True)

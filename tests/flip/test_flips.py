@@ -49,7 +49,7 @@ ROW = f"WHERE (run_key, first_seq) = {MIDDLE}"
 @pytest.mark.parametrize(
     "change",
     [
-        f"UPDATE appends SET body = CAST(substr(body, 1, length(body) - 1) || x'00' AS BLOB) {ROW}",
+        f"UPDATE appends SET body = CAST(substr(body, 1, length(body) - 1) || x'7f' AS BLOB) {ROW}",
         f"UPDATE appends SET hash = zeroblob(32) {ROW}",
         f"UPDATE appends SET append_id = x'00' {ROW}",
         f"UPDATE appends SET causation = 'other' {ROW}",

@@ -52,6 +52,15 @@ CREATE INDEX runs_waiting ON runs (waiting_for) WHERE waiting_for <> '';
 CREATE INDEX runs_operation ON runs (operation_id) WHERE operation_id <> '';
 CREATE INDEX runs_root ON runs (root_id) WHERE root_id <> '';
 
+-- The ledger keys that runs wait for.
+CREATE TABLE key_waits (
+    run_key INTEGER NOT NULL,
+    key BLOB NOT NULL,
+    PRIMARY KEY (run_key, key)
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX key_waits_key ON key_waits (key);
+
 CREATE TABLE ledger (
     tenant TEXT NOT NULL,
     key BLOB NOT NULL,
