@@ -173,7 +173,7 @@ def patiently(host: Stepped, work: Coroutine[Any, Any, T]) -> T:
 
 
 def start_once(host: Stepped) -> str:
-    return patiently(host, host.rt._start("go", run_id="r1", limits=Limits(cost=0))).run_id
+    return patiently(host, host.rt._embedded.start("go", {"run_id": "r1", "limits": Limits(cost=0)}))
 
 
 def start(host: Stepped) -> str:
