@@ -9,6 +9,7 @@ from __future__ import annotations
 from hashlib import sha256
 from typing import Any, Final, cast
 
+from ..eventstore.port import BLOB_BYTES_MAX
 from ..runtime.canonical import JSON, canonical_bytes
 from ..runtime.commands import Executed
 from ..runtime.errors import BoundloopError, ToolError
@@ -16,7 +17,7 @@ from ..runtime.foreign_text import bounded_code, bounded_text
 from ..runtime.tool_spec import ToolSpec
 
 VIEW_CHARS_SHARE: Final = 0.75
-ARTIFACT_BYTES_MAX: Final = 268_435_456
+ARTIFACT_BYTES_MAX: Final = BLOB_BYTES_MAX
 SAFE_MESSAGE_CHARS_MAX: Final = 512
 
 

@@ -20,7 +20,7 @@ from boundloop.eventstore.sqlite import SqliteStore
 from boundloop.runtime.ledger import RunIndex
 
 BODY_BYTES: Final = 350
-BODY: Final = os.urandom(BODY_BYTES)
+BODY: Final = b"\x91" + os.urandom(BODY_BYTES - 1)  # says that it is one event
 INDEX: Final = RunIndex(status="open_calls")
 RUNS: Final = (1, 32, 1_000)
 

@@ -1,13 +1,14 @@
 """Outside commands to a run that no host has: acquire, fold, decide, append, mark ready, release.
 
-The same rules decide as in a host. Only ``run_resumed`` and the command's own events are written here; what follows
-from them needs a host. A command is idempotent by its id: the second time, and after a crash in between, the answer is
+The same rules decide as in a host. Only ``run_resumed``, the command's own events and, if it ends the run, the steps to
+that end are written here; everything else that follows needs a host. A command is idempotent by its id: the second time, and after a crash in between, the answer is
 the first one's seq.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from hashlib import sha256
@@ -27,6 +28,7 @@ from ..runtime.index import run_index
 from ..runtime.ledger import Settlement
 from ..runtime.orders import pending_orders
 from ..runtime.state import State
+from ..runtime.stops import ending
 from .chain import append_hash
 from .codec import encode_events, spill
 from .history import load_intact
@@ -45,6 +47,9 @@ from .process_identity import start_of, this_process
 
 TRIES_MAX = 8
 """How often a command is decided anew because another host got between; then it is a ``ConflictError``."""
+
+CLOSING_STEPS_MAX = 1_000
+"""Steps towards a run's end in the append of the command that asks for it. A turn has far fewer calls."""
 
 Publish = Callable[[str, State, tuple[AnyEvent, ...], int], None]
 """(run id, state after them, events, seq of the first) of an append that was committed here."""
@@ -122,9 +127,11 @@ async def _try_once(
         if acquired.seq != state.seq:
             return None  # it moved between the read and the acquire
         if acquired.head != head:
-            raise LogDamaged(
+            damaged = LogDamaged(
                 run_id, state.seq, state.seq, "the log's last hash isn't the head in the run's row"
             )
+            await store.mark_damaged(run_id, str(damaged)[:500])
+            raise damaged
         return await _append(store, state, command, acquired, host_id, publish)
     finally:
         # A no-op where the append released the run. Otherwise whatever was to be done is still to be done.
@@ -167,6 +174,7 @@ async def _append(
     if answer is not None:
         return answer
     written.take(command)
+    written.close_out()
     body, blobs = spill(encode_events(written.events))
     append_id = sha256(command.command_id.encode()).digest()[:16]
     causation = f"command:{command.command_id}"
@@ -201,7 +209,10 @@ async def _append(
     )
     committed = await store.append(request)
     if publish is not None and isinstance(committed, Appended):
-        publish(state.run_id, state, tuple(written.events), base_seq + 1)
+        try:
+            publish(state.run_id, state, tuple(written.events), base_seq + 1)
+        except Exception:  # the command is accepted, whatever becomes of who watches
+            logging.getLogger(__name__).exception("a watcher of run %s failed", state.run_id)
     match committed:
         case Appended() | AlreadyDone():
             return CommandAnswer(accepted=True, seq=state.commands[command.command_id])
@@ -219,7 +230,21 @@ class _Written:
         self.settlements: list[Settlement] = []
 
     def take(self, command: Command) -> None:
-        decision: Decision = decide(self.state, command, self.at_ms)
+        self._add(decide(self.state, command, self.at_ms))
+
+    def close_out(self) -> None:
+        """Once the end was asked for, everything towards it that needs no I/O: a run that was cancelled or closed ends
+        although no host lives. What a far side has to be asked about first is left to a host."""
+        for _ in range(CLOSING_STEPS_MAX):
+            state = self.state
+            if not (state.cancel_reason or state.close_requested or ending(state)):
+                return
+            decision = decide(state, Advance(), self.at_ms)
+            if not decision.events or decision.claim is not None:
+                return
+            self._add(decision)
+
+    def _add(self, decision: Decision) -> None:
         for event in decision.events:
             evolve(self.state, event, self.at_ms)
         self.events += decision.events

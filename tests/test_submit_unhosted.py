@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from pathlib import Path
 
 import pytest
-from tests.written_runs import approval_of, asking, finished, pins_for, unknown
+from tests.written_runs import WrittenRun, approval_of, asking, finished, pins_for, unknown
 
 from boundloop.eventstore.history import load_run
 from boundloop.eventstore.location import open_store
@@ -18,7 +19,7 @@ from boundloop.eventstore.submit import (
     host_for_one_command,
     submit_unhosted,
 )
-from boundloop.eventstore.verify import verify_run
+from boundloop.eventstore.verify import verify_run, verify_store
 from boundloop.runtime.commands import (
     Approve,
     Cancel,
@@ -30,8 +31,9 @@ from boundloop.runtime.commands import (
     ResolveCall,
     Resume,
 )
-from boundloop.runtime.errors import HistoryRefused, OwnedError, RunNotFound
+from boundloop.runtime.errors import HistoryRefused, LogDamaged, OwnedError, RunNotFound
 from boundloop.runtime.events import ApprovalDecided, CallReconciled, RunResumed
+from boundloop.runtime.index import run_index
 from boundloop.runtime.limits import LimitValues
 
 pytestmark = pytest.mark.asyncio
@@ -278,3 +280,77 @@ async def test_answers_travel() -> None:
     run = await asking(store, "r1")
     answer = await put(store, "r1", Approve(command_id="k1", by="x", approval_id=approval_of(run)))
     assert decode_answer(encode_answer(answer)) == answer
+
+
+async def closed_by(run: WrittenRun, store: EventStore, command: OutsideCommand) -> RunRow:
+    """The run's row after an outside command while no host lives."""
+    answer = await put(store, run.state.run_id, command)
+    assert answer.accepted
+    state, records = await load_run(store, run.state.run_id)
+    row = await row_of(store, run.state.run_id)
+    assert (row.seq, row.head) == (records[-1].seq, (await store.read(run.state.run_id))[-1].hash)
+    assert row.index == run_index(state)
+    assert (await verify_store(store)).ok
+    return row
+
+
+async def test_a_run_that_is_cancelled_while_no_host_lives_ends() -> None:
+    store = MemoryStore()
+    row = await closed_by(await asking(store, "r1"), store, Cancel(command_id="k", by="x"))
+    assert (row.index.status, row.index.outcome, row.index.reason) == ("terminated", "cancelled", "by_user")
+    assert (row.ready, row.owner, await store.ready_runs(), await store.ledger_rows()) == (False, "", [], [])
+
+
+async def test_a_stopped_run_that_is_closed_while_no_host_lives_ends_as_it_stopped() -> None:
+    store = MemoryStore()
+    row = await closed_by(await unknown(store, "r1"), store, Close(command_id="k", by="x"))
+    assert (row.index.status, row.index.reason, row.ready) == ("terminated", "outcome_unknown", False)
+    assert [held.status for held in await store.unknown_effects()] == ["unknown"]
+
+
+async def test_a_reject_that_stops_ends_the_run_while_no_host_lives() -> None:
+    store = MemoryStore()
+    run = await asking(store, "r1")
+    reject = Reject(command_id="k", by="x", approval_id=approval_of(run), on_reject="stop")
+    row = await closed_by(run, store, reject)
+    assert (row.index.status, row.index.reason, row.ready) == ("terminated", "approval_denied", False)
+
+
+async def test_a_reject_that_goes_on_leaves_the_rest_to_a_host() -> None:
+    store = MemoryStore()
+    run = await asking(store, "r1")
+    row = await closed_by(run, store, Reject(command_id="k", by="x", approval_id=approval_of(run)))
+    assert row.index.status != "terminated"
+    assert await store.ready_runs() == ["r1"]
+
+
+async def test_a_watcher_that_fails_takes_nothing_back() -> None:
+    store = MemoryStore()
+    await asking(store, "r1")
+
+    def watch(*_: object) -> None:
+        raise RuntimeError("watching is broken")
+
+    async with host_for_one_command(store) as host_id:
+        answer = await submit_unhosted(
+            store, "r1", Cancel(command_id="k", by="x"), host_id=host_id, publish=watch
+        )
+    assert answer.accepted
+    assert (await row_of(store, "r1")).index.status == "terminated"
+
+
+async def test_a_log_that_isnt_what_its_row_says_is_marked_damaged(tmp_path: Path) -> None:
+    path = tmp_path / "runs.db"
+    store = await open_store(f"sqlite:///{path}")
+    await asking(store, "r1")
+    await store.close()
+    connection = sqlite3.connect(path)
+    connection.execute("UPDATE runs SET head = zeroblob(32)")
+    connection.commit()
+    connection.close()
+    store = await open_store(f"sqlite:///{path}")
+    with pytest.raises(LogDamaged):
+        await put(store, "r1", Cancel(command_id="k", by="x"))
+    assert "head" in (await row_of(store, "r1")).damaged
+    assert await store.ready_runs() == []
+    await store.close()
