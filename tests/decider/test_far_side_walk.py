@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import msgspec
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.random_examples import examples
@@ -39,9 +40,11 @@ class FarSide:
 
     applied: dict[bytes, int] = field(default_factory=dict[bytes, int])
     on_the_way: list[Sent] = field(default_factory=list[Sent])
+    takes_keys: set[bytes] = field(default_factory=set[bytes])
 
     def apply(self, key: bytes) -> None:
-        self.applied[key] = self.applied.get(key, 0) + 1
+        if key not in self.takes_keys or key not in self.applied:
+            self.applied[key] = self.applied.get(key, 0) + 1
 
     def pass_time(self, now: int) -> None:
         self.on_the_way = [sent for sent in self.on_the_way if sent.valid_until_ms >= now]
@@ -61,10 +64,9 @@ class World:
 
 
 def proposals(data: st.DataObject) -> tuple[ProposedCall, ...]:
-    names = data.draw(st.lists(st.sampled_from(["pay", "ship"]), min_size=1, max_size=3))
+    names = data.draw(st.lists(st.sampled_from(["pay", "ship", "refund"]), min_size=1, max_size=3))
     return tuple(
-        call("ship", order_id="A") if name == "ship" else call("pay", order_id="A", amount=1)
-        for name in names
+        call("ship", order_id="A") if name == "ship" else call(name, order_id="A", amount=1) for name in names
     )
 
 
@@ -72,6 +74,8 @@ def execute(data: st.DataObject, world: World, run: Run, order: Execute) -> None
     state = run.state.calls[order.call]
     key = state.key
     assert key is not None
+    if state.tool == "refund":
+        world.far.takes_keys.add(key)
     report = Executed(call=order.call, attempt=order.attempt, outcome="succeeded", result=b"{}")
     lost = Executed(call=order.call, attempt=order.attempt, outcome="unknown", code="lost")
     match data.draw(st.integers(0, 5)):
@@ -125,8 +129,9 @@ def query(data: st.DataObject, world: World, run: Run, order: Query) -> None:
 
 def person(world: World, run: Run) -> None:
     """Somebody who looks it up once nothing can arrive any more."""
-    for held in list(run.state.calls.values()):
-        if held.phase != "reconciling" or held.key is None or world.far.can_still_arrive(held.key):
+    unsettled = [held for held in run.state.calls.values() if held.phase == "reconciling"]
+    for held in (*unsettled, *run.state.unknown_calls.values()):
+        if held.key is None or world.far.can_still_arrive(held.key):
             continue
         outcome = "applied" if world.far.applied.get(held.key) else "absent"
         run.outside(ResolveCall, call=held.call, outcome=outcome, by="boss")
@@ -143,6 +148,11 @@ def work(data: st.DataObject, world: World, run: Run) -> None:
             run.send(ModelReplied(turn=order.turn, attempt=order.attempt, reply=reply))
         case RunChecks():
             command = run.checks(order.call)
+            row = command.row
+            if row is not None and row.status == "unknown":
+                holder = next(other for other in world.runs if other.state.run_id == row.run_id)
+                ended = holder.state.phase == "terminated"
+                command = msgspec.structs.replace(command, holder_ended=ended)
             if data.draw(st.booleans()):
                 # The row was looked up before the others moved on.
                 rival = data.draw(st.sampled_from(world.runs))
@@ -189,8 +199,13 @@ def test_no_far_side_sees_an_effect_twice(data: st.DataObject) -> None:
             case 2:
                 person(world, run)
             case 3:
-                if data.draw(st.integers(0, 3)) == 0:
-                    run.crash("woken")
+                match data.draw(st.integers(0, 7)):
+                    case 0 | 1:
+                        run.crash("woken")
+                    case 2 if not run.state.cancel_reason:
+                        run.cancel()
+                    case _:
+                        pass
             case _:
                 work(data, world, run)
         assert all(count <= 1 for count in world.far.applied.values()), "an effect twice"
