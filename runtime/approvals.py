@@ -11,7 +11,7 @@ from hashlib import sha256
 from . import events as e
 from .commands import Approve, ChecksDone, Reject
 from .decision import NOTHING, Decision, refuse, settle
-from .effects import abandoned, claim
+from .key_rows import abandoned, claim
 from .state import ApprovalState, CallState, State
 
 NO_PREVIEW = b"{}"

@@ -18,9 +18,10 @@ from .binding import revisions_now
 from .canonical import JSON, canonical_bytes
 from .commands import Admitted, ChecksDone, Refused
 from .decision import NOTHING, Decision, settle
-from .effects import by_row, limit_short
+from .effects import limit_short
 from .errors import CallerError
 from .fold import repeat_key
+from .key_rows import by_row
 from .recheck import recheck_done
 from .refusal import REFUSAL_TEXT, first_refusal
 from .state import CallState, State

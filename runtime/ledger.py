@@ -3,7 +3,7 @@
 One row per (tenant, idempotency key). A row says what became of one business intent; whoever proposes the same
 intent again, under whatever call id, meets the row. The rows live in the store and change only inside the append
 that carries the matching event, so log and ledger can't drift apart. What to do about a row is decided in
-``effects.py``; nothing here decides.
+``key_rows.py``; nothing here decides.
 """
 
 from __future__ import annotations

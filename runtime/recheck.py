@@ -13,16 +13,13 @@ from .commands import ChecksDone
 from .decision import NOTHING, Decision, settle
 from .effects import (
     LIMIT_TEXT,
-    abandoned,
     attempts_left,
-    by_row,
     give_up_retry,
-    left_unknown,
     limit_short,
-    may_take_over,
     resend_due,
     start,
 )
+from .key_rows import abandoned, by_row, left_unknown, may_take_over
 from .order import may_start
 from .refusal import first_refusal
 from .state import CallState, State
