@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, Final
 
 from ..adapters.port import ModelAdapter
 from ..eventstore.history import load_run
 from ..eventstore.location import open_store
 from ..eventstore.port import EventStore
 from ..runtime.commands import CommandAnswer, OutsideCommand
-from ..runtime.errors import ConflictError, DeclarationError, HistoryRefused, OwnedError, RunNotFound
+from ..runtime.errors import (
+    ConflictError,
+    DeclarationError,
+    HistoryRefused,
+    OwnedError,
+    RunNotFound,
+    StoreError,
+)
 from ..runtime.policy import Policy
 from ..runtime.prices import PriceTable
 from ..runtime.start import start_run
@@ -25,6 +32,8 @@ from .result import Result, result_of
 from .run_options import Asked, StartOptions
 from .waiting import StillRunning, Until, Waiters, rests
 from .wishes import CommandRefused
+
+LOOK_ELSEWHERE_S: Final = 2.0
 
 
 class Embedded:
@@ -170,16 +179,20 @@ class Embedded:
         host = self.host_of()
         # Waits first and looks then: a run that is let go of in between is heard of.
         future = self.waiters.add(run_id, until)
+        looking: asyncio.Task[None] | None = None
         try:
             if host.hosted(run_id) is None:
                 rested = await self._rested(host, run_id, until)
                 if rested is not None:
                     return rested
+            looking = asyncio.create_task(self._look_elsewhere(host, run_id, until, future))
             await asyncio.wait((future,), timeout=timeout_s)
             if future.done():
                 return future.result()
             raise StillRunning(result_of(host.hosted(run_id) or await self.load(run_id)), timeout_s)
         finally:
+            if looking is not None:
+                looking.cancel()
             self.waiters.remove(run_id, future)
 
     async def _rested(self, host: Host, run_id: str, until: Until) -> Result | None:
@@ -202,6 +215,25 @@ class Embedded:
         if why_not:
             raise other_application(run_id, why_not)
         return None
+
+    async def _look_elsewhere(
+        self, host: Host, run_id: str, until: Until, future: asyncio.Future[Result]
+    ) -> None:
+        """What another host of this store does with the run is told to nobody here: look now and then."""
+        while not future.done():
+            await asyncio.sleep(LOOK_ELSEWHERE_S)
+            if host.hosted(run_id) is not None:
+                continue
+            try:
+                rested = await self._rested(host, run_id, until)
+            except StoreError:
+                continue  # if the store stays away the host says so
+            except Exception as error:  # noqa: BLE001  for whoever waits
+                if not future.done():
+                    future.set_exception(error)
+                return
+            if rested is not None and not future.done():
+                future.set_result(rested)
 
     def _parked(self, run_id: str, state: State) -> None:
         """A driver let go of a run: whoever waits for that is answered."""

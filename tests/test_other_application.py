@@ -3,13 +3,14 @@ for them, else left alone, and nobody waits for ever."""
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 from tests.stepped_runtime import Site
 
 from boundloop.actors.application import misfit
-from boundloop.adapters.script import call, say
+from boundloop.adapters.script import call, held, say
 from boundloop.adapters.scripted import ScriptedModel
 from boundloop.runtime.errors import ConflictError
 from boundloop.runtime.limits import Limits
@@ -131,3 +132,16 @@ def test_a_run_goes_on_with_the_application_that_has_it(site: Site) -> None:
     owner = site.open(model, [pay_tool(ran)])
     assert owner.rest(run_id).completed
     assert ran == [1]
+
+
+def test_a_run_that_another_host_of_the_store_carries_to_its_end_is_waited_for(site: Site) -> None:
+    model = ScriptedModel([held(say("done"), "slow")])
+    first = site.open(model)
+    run_id = first.start()
+    second = site.open(model)
+    waiting = asyncio.run_coroutine_threadsafe(second.rt.aio.result(run_id), second.loop)
+    second.settle()
+    model.gate("slow").open()
+    assert first.rest(run_id).completed
+    second.advance(5_000)
+    assert waiting.result(30).completed
