@@ -11,6 +11,7 @@ from boundloop.eventstore import sqlite_thread
 from boundloop.eventstore.sqlite import SqliteStore
 
 from .log_writer import LogWriter
+from .one_commit import in_one_commit
 
 
 @pytest.fixture(autouse=True)
@@ -47,8 +48,9 @@ async def test_two_callers_in_one_turn_share_their_commits_from_then_on(tmp_path
     store._thread.connection.set_trace_callback(
         lambda statement: commits.append(statement) if statement == "COMMIT" else None
     )
+    assert store._thread.run_alone(lambda: None, writes=False, who="r1") is None
     for _ in range(3):
-        await asyncio.gather(*(log.write("more") for log in logs))
+        await in_one_commit(store, *(log.write("more") for log in logs))
 
     assert len(commits) == 3
     await store.close()

@@ -16,7 +16,7 @@ import pytest
 from boundloop.eventstore import migrate, sqlite_file, sqlite_thread
 from boundloop.eventstore.clock import StoreClock
 from boundloop.eventstore.location import Location, open_store, parse_url
-from boundloop.eventstore.port import AlreadyDone, Appended
+from boundloop.eventstore.port import Acquired, AlreadyDone, Appended, HostRow
 from boundloop.eventstore.sqlite import SqliteStore
 from boundloop.eventstore.sqlite_file import connect, file_system_of, real_path
 from boundloop.eventstore.verify import verify_store
@@ -30,6 +30,7 @@ from boundloop.runtime.errors import (
 )
 
 from .log_writer import LogWriter
+from .one_commit import in_one_commit
 
 ROOT = Path(__file__).parents[2]
 
@@ -362,10 +363,36 @@ async def test_a_commit_that_happened_although_it_failed_is_found_out(
 ) -> None:
     store = await SqliteStore.open(str(tmp_path / "runs.db"))
     logs = [LogWriter(store, f"r{number}") for number in range(3)]
-    await asyncio.gather(*(log.write("one") for log in logs))  # from here on they share their commits
     made[0].fails = ("SQLITE_IOERR_WRITE", True)
-    answers = await asyncio.gather(*(log.append("two") for log in logs))
+    answers = await in_one_commit(store, *(log.append("one") for log in logs))
     assert [type(answer) for answer in answers] == [AlreadyDone] * 3
+    await store.close()
+
+
+@pytest.mark.asyncio
+async def test_what_a_failed_commit_did_all_the_same_is_told_and_not_taken_back(
+    tmp_path: Path, made: list[Tampered]
+) -> None:
+    """The wakes of an append and of a release, and the run that an ``acquire`` took."""
+    woken: list[str] = []
+    store = await SqliteStore.open(str(tmp_path / "runs.db"), on_ready=woken.extend)
+    await store.register_host(HostRow(host_id="h1", node="n", pid=1, pid_start=1, boot_id="b"))
+    made[0].fails = ("SQLITE_IOERR_WRITE", True)
+    assert type(await LogWriter(store, "r1").append("one", release=True, ready=True)) is AlreadyDone
+    await store.hosts()
+    assert woken == ["r1"]
+    made[0].fails = ("SQLITE_IOERR_WRITE", True)
+    acquired = await store.acquire("r1", "h1")
+    assert isinstance(acquired, Acquired)
+    row = await store.run("r1")
+    assert row is not None
+    assert (row.epoch, row.owner, acquired.died) == (acquired.epoch, "h1", False)
+    woken.clear()
+    made[0].fails = ("SQLITE_IOERR_WRITE", True)
+    await store.release("r1", "h1", acquired.epoch, ready=True)
+    await store.hosts()
+    assert woken == ["r1"]
+    assert await store.ready_runs() == ["r1"]
     await store.close()
 
 

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 import signal
@@ -32,9 +33,10 @@ from boundloop.eventstore.port import RunFilter
 from boundloop.eventstore.process_identity import ProcessIdentity, is_same_process, start_of, this_process
 from boundloop.eventstore.socket_client import SocketStore
 from boundloop.eventstore.socket_protocol import FRAME_BYTES_MAX, socket_address, socket_name
-from boundloop.runtime.errors import OwnedError, StoreError, StoreUrlError
+from boundloop.runtime.errors import DiskFull, OwnedError, StoreError, StoreUrlError
 
 from .log_writer import LogWriter
+from .one_commit import hold_up
 
 PATIENCE_S = 60
 ROOT = Path(__file__).parents[2]
@@ -181,14 +183,15 @@ def given_up(path: str, how: str) -> AbstractContextManager[subprocess.Popen[str
     return program(HOLDER.format(give_up=how), path)
 
 
-@pytest.mark.parametrize("probes", [0, 1])
-@pytest.mark.parametrize("how", ["lock.release()", "lock.forget_in_child()"], ids=["released", "text left"])
+@pytest.mark.parametrize(
+    ("how", "probes"),
+    [("lock.release()", 0), ("lock.release()", 1), ("lock.forget_in_child()", 1)],
+    ids=["released", "released and probed", "text left and probed"],
+)
 def test_who_gave_the_lock_up_is_neither_named_nor_killed(tmp_path: Path, how: str, probes: int) -> None:
     """Its process lives, and another that has written no text holds the lock, as a probe or a new owner does for a
     moment. A text that is left must have been cleared by whoever looked in between."""
     path = str(tmp_path / "runs.db.lock")
-    if how == "lock.forget_in_child()" and probes == 0:
-        pytest.skip("nobody can have cleared it")
     with given_up(path, how) as innocent:
         assert hear(innocent) == "held"
         say(innocent)
@@ -244,6 +247,25 @@ def test_a_process_with_pid_1_can_be_named_but_is_never_killed(
         take(path, take_over=True)
     assert (caught.value.pid, killed) == (1, [])
     lock.release()
+
+
+def test_on_a_full_disk_only_an_owner_for_one_command_goes_without_its_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = str(tmp_path / "runs.db.lock")
+
+    def full(descriptor: int, data: bytes, offset: int) -> int:
+        raise OSError(errno.ENOSPC, "no space left on device")
+
+    monkeypatch.setattr(os, "pwrite", full)
+    with pytest.raises(DiskFull):
+        take(path)
+    lock = take(path, brief=True)
+    monkeypatch.undo()
+    with pytest.raises(OwnedError):
+        take(path, brief=True)
+    lock.release()
+    assert live_owner(path) is None
 
 
 def test_an_owner_for_one_command_is_waited_for_by_who_comes_to_stay(tmp_path: Path) -> None:
@@ -402,23 +424,11 @@ def unlocked(folder: Path) -> bool:
     return live_owner(lock_path(str(folder / "runs.db"))) is None
 
 
-async def with_a_job_at_work(store: OwnedSqliteStore, go_on: threading.Event) -> None:
-    """Returns when the store's thread works on a job that ends only when told to."""
-    begun = threading.Event()
-
-    def job() -> None:
-        begun.set()
-        go_on.wait(PATIENCE_S)
-
-    store._thread.submit(job, writes=True, light=False)
-    await asyncio.to_thread(begun.wait, PATIENCE_S)
-
-
 @pytest.mark.asyncio
 async def test_a_cancelled_close_keeps_the_lock_until_the_thread_is_done(tmp_path: Path) -> None:
     store = await OwnedSqliteStore.open_owned(str(tmp_path / "runs.db"))
     go_on = threading.Event()
-    await with_a_job_at_work(store, go_on)
+    await hold_up(store, go_on, writes=True)
     closing = asyncio.ensure_future(store.close())
     while (tmp_path / "runs.db.sock").exists():  # noqa: ASYNC110  the first thing that closing does
         await asyncio.sleep(0)
@@ -438,7 +448,7 @@ async def test_a_store_with_all_the_jobs_that_may_wait_closes_after_them(
     monkeypatch.setattr(sqlite_thread, "WAITING_JOBS_MAX", 3)
     store = await OwnedSqliteStore.open_owned(str(tmp_path / "runs.db"))
     go_on = threading.Event()
-    await with_a_job_at_work(store, go_on)
+    await hold_up(store, go_on, writes=True)
     waiting = [asyncio.ensure_future(store.runs(RunFilter())) for _ in range(4)]
     await asyncio.sleep(0)
     closing = asyncio.ensure_future(store.close())
@@ -537,8 +547,9 @@ async def test_without_an_owner_a_command_owns_the_file_meanwhile(tmp_path: Path
         (FRAME_BYTES_MAX + 1).to_bytes(4, "big"),
         (3).to_bytes(4, "big") + b"\xc1\xc1\xc1",
         (5).to_bytes(4, "big") + b"\x93\x01",
+        (200_009).to_bytes(4, "big") + b"\x93\x01\xa3run\x91" + b"\x91" * 200_000 + b"\xc0\xc0",
     ],
-    ids=["text", "oversized", "no msgpack", "cut short"],
+    ids=["text", "oversized", "no msgpack", "cut short", "deep"],
 )
 async def test_a_broken_frame_ends_its_connection_only(tmp_path: Path, sent: bytes) -> None:
     owner = await open_store(url_in(tmp_path))
@@ -652,6 +663,95 @@ async def test_a_peer_whose_owner_closed_owns_the_file_itself_and_repeats_the_ca
     assert [isinstance(peer, PeerStore) and peer.owns for peer in peers] == [True, False]
     for peer in reversed(peers):
         await peer.close()
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    "sent", [b"", b"\x00\x00", (9).to_bytes(4, "big") + b"\x93"], ids=["nothing", "half a size", "half"]
+)
+async def test_a_connection_that_says_nothing_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sent: bytes
+) -> None:
+    monkeypatch.setattr(socket_server, "FIRST_FRAME_WAIT_MS", 20)
+    monkeypatch.setattr(socket_server, "FRAME_WAIT_MS", 20)
+    owner = await open_store(url_in(tmp_path))
+    reader, writer = await asyncio.open_unix_connection(str(tmp_path / "runs.db.sock"))
+    writer.write(sent)
+    assert await asyncio.wait_for(reader.read(), PATIENCE_S) == b""
+    writer.close()
+    await owner.close()
+
+
+@pytest.mark.asyncio
+async def test_an_idle_peer_is_hung_up_on_and_comes_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(socket_server, "IDLE_WAIT_MS", 20)
+    go_on = asyncio.Event()
+
+    async def slow(run_id: str, command_id: str, command: bytes) -> bytes:
+        await go_on.wait()
+        return b"done"
+
+    owner = await open_store(url_in(tmp_path), on_submit=slow)
+    peer = await connect_store(url_in(tmp_path))
+    assert isinstance(peer, PeerStore)
+    waits = asyncio.ensure_future(peer.submit("r1", "k1", b"x"))
+    first = peer.inner
+    assert isinstance(first, SocketStore)
+    while not first._waiting:  # noqa: ASYNC110  until it was sent
+        await asyncio.sleep(0)
+    bystander = await socket_of(tmp_path)
+    await bystander._listening  # hung up on, while the other waits for its answer
+    assert first._gone is None
+    go_on.set()
+    assert await waits == b"done"
+    await first._listening
+    assert await peer.hosts() == []
+    await bystander.close()
+    await peer.close()
+    await owner.close()
+
+
+@pytest.mark.asyncio
+async def test_large_frames_in_the_making_are_bounded_over_all_connections(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(socket_server, "HEAVY_FRAMES_MAX", 1)
+    owner = await OwnedSqliteStore.open_owned(str(tmp_path / "runs.db"))
+    assert owner._server is not None
+    _, writer = await asyncio.open_unix_connection(str(tmp_path / "runs.db.sock"))
+    writer.write((1_000_000).to_bytes(4, "big") + bytes(1_000))
+    while not owner._server._heavy.locked():  # noqa: ASYNC110  until the server has begun to receive it
+        await asyncio.sleep(0)
+    peer = await socket_of(tmp_path)
+    large = asyncio.ensure_future(peer.put_blob(bytes(1_000_000)))
+    while not owner._server._heavy._waiters:  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    other = await socket_of(tmp_path)
+    assert await other.hosts() == []  # who asks for little isn't held up
+    assert not large.done()
+    writer.close()
+    await large
+    await peer.close()
+    await other.close()
+    await owner.close()
+
+
+@pytest.mark.asyncio
+async def test_a_peer_gets_no_more_rows_than_one_answer_may_hold(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(socket_server, "ROWS_MAX", 2)
+    owner = await open_store(url_in(tmp_path))
+    for number in range(3):
+        await LogWriter(owner, f"r{number}").write("one", release=True, ready=True)
+    peer = await socket_of(tmp_path)
+    assert len(await peer.ready_runs(2**40)) == 2
+    assert len(await peer.runs(RunFilter(limit=100))) == 2
+    assert await peer.ready_runs(-1) == []
+    await peer.close()
+    await owner.close()
 
 
 @pytest.mark.asyncio
