@@ -294,3 +294,12 @@ def test_switches(cli: CommandLine) -> None:
     assert cli("switch", "on", "planet", "x").code == 2
     assert "is it written right?" in cli("switch", "on", "tool", "refnud").out
     assert "is it written right?" not in cli("switch", "on", "tool", "refund").out
+
+
+def test_a_command_id_that_stands_for_another_decision_is_refused(cli: CommandLine) -> None:
+    approval = cli.build(one_asking)
+    assert cli("approve", approval, "--command-id", "k1").code == 0
+    for arguments in (("reject", "r1"), ("reject", approval), ("cancel", "r1")):
+        done = cli(*arguments, "--command-id", "k1")
+        assert done.code == 4, done
+        assert "command_id_reused" in done.err
