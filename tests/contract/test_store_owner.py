@@ -726,7 +726,7 @@ async def test_large_frames_in_the_making_are_bounded_over_all_connections(
         await asyncio.sleep(0)
     peer = await socket_of(tmp_path)
     large = asyncio.ensure_future(peer.put_blob(bytes(1_000_000)))
-    while not owner._server._heavy._waiters:  # noqa: ASYNC110
+    while not owner._server._heavy._waiters:  # noqa: ASYNC110  until the second one waits
         await asyncio.sleep(0)
     other = await socket_of(tmp_path)
     assert await other.hosts() == []  # who asks for little isn't held up
