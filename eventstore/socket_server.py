@@ -129,6 +129,11 @@ class SocketServer:
         try:
             await self._stopping.wait()
         finally:
+            # asyncio breaks on a connection that was accepted but not yet made known when its server closes: no more
+            # are accepted, and those that were get their two turns of the loop.
+            self._loop.remove_reader(listener)
+            for _ in range(2):
+                await asyncio.sleep(0)
             server.close()
             if self._at_work:
                 await asyncio.wait(self._at_work, timeout=DRAIN_WAIT_MS / 1000)
