@@ -1,5 +1,7 @@
 """A lone caller commits at once; as soon as a second one is about, they share commits."""
 
+# pyright: reportPrivateUsage=false
+
 from __future__ import annotations
 
 import asyncio
