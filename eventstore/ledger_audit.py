@@ -41,6 +41,8 @@ class Holding(msgspec.Struct):
     result_sha256: bytes | None = None
     claimed_at_ms: int = 0
     claims: int = 0
+    sent_attempt: int = 0
+    sent_until_ms: int = 0
     asked_only: bool = False
     """Claimed for an approval, which leaves an abandoned unknown row as it is."""
 
@@ -121,6 +123,7 @@ def _follow(call: Holding, record: Recorded) -> None:
         case e.ApprovalRequested() as asked:
             call.claim("waiting_approval", record, 0, asked.expires_at_ms)
         case e.CallStarted() as started:
+            call.sent_attempt, call.sent_until_ms = started.attempt, started.valid_until_ms
             call.claim("in_flight", record, started.attempt, started.valid_until_ms)
         case e.ApprovalDecided(decision="reject"):
             call.settle("rejected")
@@ -129,6 +132,9 @@ def _follow(call: Holding, record: Recorded) -> None:
         case e.CallExecuted(outcome="unknown"):
             call.settle("unknown")
         case e.CallReconciled(outcome="applied") as done:
+            if not call.status and call.sent_attempt:
+                # Reported by the lost attempt itself after the key had been freed: taken again for it.
+                call.claim("in_flight", record, call.sent_attempt, call.sent_until_ms)
             call.settle("succeeded", done.result)
         case e.CallExecuted() | e.CallReconciled(outcome="absent") | e.ApprovalLapsed() | e.CallWaiting():
             call.settle("")

@@ -12,6 +12,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from boundloop.eventstore.codec import Recorded
+from boundloop.eventstore.ledger_audit import RunClaims, ledger_faults
 from boundloop.eventstore.rules import accepts_claim, claimed_row, settled_row
 from boundloop.runtime import events as e
 from boundloop.runtime.canonical import canonical_bytes
@@ -94,6 +96,21 @@ class Ledger:
             else:
                 self.rows[settlement.tenant, settlement.key] = row
         return None
+
+
+def ledger_drift(runs: Iterable[Run]) -> list[str]:
+    """What the rows of these runs' one ledger have otherwise than their logs, as ``verify`` would find it."""
+    rows: list[LedgerRow] = []
+    claims: list[RunClaims] = []
+    for run in runs:
+        rows = list(run.ledger.rows.values())
+        epoch, records = 1, list[Recorded]()
+        for seq, (event, at_ms) in enumerate(run.log, start=1):
+            epoch = event.epoch if isinstance(event, e.RunResumed) else epoch
+            records.append(Recorded(seq, e.tag_of(event), 1, at_ms, epoch, event))
+        claims.append(RunClaims(run.state.run_id))
+        claims[-1].take(records)
+    return ledger_faults(rows, claims)
 
 
 def step(state: State, event: e.AnyEvent, at_ms: int) -> None:

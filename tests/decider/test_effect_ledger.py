@@ -25,7 +25,7 @@ from boundloop.runtime.model import ResultItem
 from boundloop.runtime.orders import Query, shown_phase
 
 from .shop import BY_NAME, changed, pins
-from .spec import Ledger, Run, call, given
+from .spec import Ledger, Run, call, given, ledger_drift
 
 REFUND: dict[str, Any] = {"order_id": "A", "amount": 5}
 
@@ -480,6 +480,7 @@ def test_late_success_after_absent_settles_the_effect_and_nothing_is_sent_again(
     assert status(run) == ["succeeded"]
     run.send(verdicts)
     assert run.started("c1.0") == 1
+    assert not ledger_drift([run])
     again = Run(ledger=run.ledger, run_id="r2")
     again.reply(call("ship", order_id="A"))
     again.check("c1.0")
@@ -492,6 +493,7 @@ def test_late_success_after_absent_makes_the_question_to_a_person_pointless() ->
     assert run.phase("c1.0") == "waiting_approval"
     run.send(late)
     assert [event.why for event, _ in run.log if isinstance(event, e.ApprovalLapsed)] == ["settled_elsewhere"]
+    assert not ledger_drift([run])
     assert run.bound("c1.0") == ("ok", "")
     assert status(run) == ["succeeded"]
 
@@ -507,6 +509,7 @@ def test_late_success_after_absent_while_another_has_the_key(freed: bool) -> Non
     if freed:
         other.report("c1.0", "failed", code="refused", no_effect=True)
     run.send(late)
+    assert not ledger_drift([run, other])
     if freed:
         assert run.bound("c1.0") == ("ok", "")
         assert status(run) == ["succeeded"]
@@ -717,8 +720,10 @@ def test_abandoned_effect_is_sent_again_where_that_makes_no_second_one(
     assert second.bound("c1.0") == ("ok", "")
     assert status(second) == ["succeeded"]
     # The first run's own record is still open to a person's word; the row is the second's now.
+    assert not ledger_drift([first, second])
     first.outside(ResolveCall, call="c1.0", outcome="absent", by="boss")
     assert status(second) == ["succeeded"]
+    assert not ledger_drift([first, second])
 
 
 @pytest.mark.parametrize(
@@ -754,6 +759,7 @@ def test_a_no_to_sending_an_abandoned_effect_again_leaves_it_unknown() -> None:
     second.reject("c1.0")
     assert second.bound("c1.0") == ("error", "approval_rejected")
     assert status(first) == ["unknown"]
+    assert not ledger_drift([first, second])
 
 
 def test_a_yes_to_sending_an_abandoned_effect_again_takes_it_over() -> None:
@@ -763,6 +769,7 @@ def test_a_yes_to_sending_an_abandoned_effect_again_takes_it_over() -> None:
     second.check("c1.0", holder_ended=True, resource_version="v1")
     assert second.started("c1.0") == 1
     assert status(first) == ["in_flight"]
+    assert not ledger_drift([first, second])
 
 
 def test_other_arguments_are_a_conflict_with_an_abandoned_effect_too() -> None:

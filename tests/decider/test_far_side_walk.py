@@ -20,7 +20,7 @@ from boundloop.runtime.model import ModelTurn, ProposedCall, Usage
 from boundloop.runtime.orders import Execute, Query, RequestModel, RunChecks
 
 from .shop import limits, pins
-from .spec import Ledger, Run, call
+from .spec import Ledger, Run, call, ledger_drift
 
 STEPS_MAX = 60
 RUNS = 3
@@ -214,5 +214,6 @@ def test_no_far_side_sees_an_effect_twice(data: st.DataObject) -> None:
         for event, _ in run.log:
             if isinstance(event, e.CallExecuted) and event.outcome == "succeeded":
                 assert world.far.applied, "a success that is nowhere"
+    assert not ledger_drift(runs)
     rows: list[LedgerRow] = list(ledger.rows.values())
     assert all(row.status != "succeeded" or world.far.applied.get(row.key) == 1 for row in rows)
