@@ -28,7 +28,7 @@ from ..runtime.errors import (
     StoreUrlError,
 )
 from .cli_output import FORMATS, Format, Output, Refused
-from .cli_text import quoted
+from .cli_text import quoted, safe_text
 
 P = ParamSpec("P")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -182,7 +182,7 @@ def _format(value: object) -> Format:
 
 
 async def say_who_goes_on(session: Session, run_id: str) -> None:
-    """After a command: what picks the run up, or nothing if nothing has to."""
+    """After a command: that the run has ended, what picks it up, or nothing if nothing has to."""
     if session.out.form != "table":
         return
     from ..eventstore.history import load_run
@@ -192,5 +192,8 @@ async def say_who_goes_on(session: Session, run_id: str) -> None:
     if row is None:
         return
     state, _ = await load_run(session.store, run_id)
+    if state.phase == "terminated":
+        session.out.line(f"The run has ended: {safe_text(state.outcome)}, {safe_text(state.reason)}.")
+        return
     for line in (await standing_of(session.store, row, state)).who_goes_on(session.store_option):
         session.out.line(line)

@@ -47,15 +47,16 @@ def test_after_the_last_unknown_effect_is_settled_the_next_host_goes_on(cli: Com
     assert nexts(cli) == []
 
 
-def test_after_a_cancel_the_next_host_ends_the_run(cli: CommandLine) -> None:
+def test_after_a_cancel_without_a_host_the_run_has_ended(cli: CommandLine) -> None:
     async def build(store: EventStore) -> None:
         await asking(store, "r1")
 
     cli.build(build)
     assert nexts(cli)[0].startswith("approve ap_")
-    assert "It is ready" in cli("cancel", "r1").out
+    assert "The run has ended: cancelled, by_user." in cli("cancel", "r1").out
     done = cli("why", "r1")
-    assert "It is ready" in done.out
+    assert "ended: cancelled, by_user" in done.out
+    assert "ready" not in done.out
     assert "Next:" not in done.out
 
 

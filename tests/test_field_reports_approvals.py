@@ -313,7 +313,8 @@ def _runtime(file: Path, bank: Bank) -> Runtime:
 def _edit(file: Path, field: str) -> None:
     """Change what is to be paid, as somebody with access to the file would."""
     with sqlite3.connect(file) as db:
-        for (trigger,) in db.execute("select name from sqlite_master where type = 'trigger'").fetchall():
+        triggers = db.execute("select name, sql from sqlite_master where type = 'trigger'").fetchall()
+        for trigger, _ in triggers:
             db.execute(f"drop trigger {trigger}")
         rows = db.execute("select rowid, body from appends").fetchall()
         changed = 0
@@ -327,6 +328,8 @@ def _edit(file: Path, field: str) -> None:
                 db.execute("update appends set body = ? where rowid = ?", (edited, rowid))
                 changed += 1
         assert changed
+        for _, text in triggers:  # a file without them is refused as a whole
+            db.execute(text)
     db.close()
 
 
