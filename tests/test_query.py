@@ -36,6 +36,13 @@ def hostile(_key: str) -> None:
     raise SystemExit(3)
 
 
+def answering(answer: object) -> Callable[[str], object]:
+    def query(_key: str) -> object:
+        return answer
+
+    return query
+
+
 async def awaited(_key: str) -> Applied:
     return Applied({"paid": 2})
 
@@ -43,18 +50,18 @@ async def awaited(_key: str) -> Applied:
 @pytest.mark.parametrize(
     ("query", "expected"),
     [
-        (lambda key: Applied({"paid": 1}), ("applied", b'{"paid":1}', "", "")),
+        (answering(Applied({"paid": 1})), ("applied", b'{"paid":1}', "", "")),
         (awaited, ("applied", b'{"paid":2}', "", "")),
-        (lambda key: Absent(), ("absent", None, "", "")),
-        (lambda key: None, ("unknown", None, "no_answer", "")),
-        (lambda key: False, ("unknown", None, "no_answer", "")),
-        (lambda key: Absent, ("unknown", None, "no_answer", "")),
+        (answering(Absent()), ("absent", None, "", "")),
+        (answering(None), ("unknown", None, "no_answer", "")),
+        (answering(False), ("unknown", None, "no_answer", "")),
+        (answering(Absent), ("unknown", None, "no_answer", "")),
         (broken, ("unknown", None, "bank_down", "")),
         (hostile, ("unknown", None, "query_failed", "")),
         # The effect is there: a result that isn't what the tool declares makes it no less so.
-        (lambda key: Applied({"paid": "one"}), ("applied", None, "", "output_invalid")),
-        (lambda key: Applied({"paid": float("nan")}), ("applied", None, "", "output_invalid")),
-        (lambda key: Applied(object()), ("applied", None, "", "output_invalid")),
+        (answering(Applied({"paid": "one"})), ("applied", None, "", "output_invalid")),
+        (answering(Applied({"paid": float("nan")})), ("applied", None, "", "output_invalid")),
+        (answering(Applied(object())), ("applied", None, "", "output_invalid")),
     ],
 )
 def test_only_a_plain_answer_settles(query: Callable[[str], Any], expected: tuple[Any, ...]) -> None:
@@ -68,7 +75,7 @@ def test_a_large_result_is_bounded() -> None:
         risk="write",
         key=("n",),
         far_side="queryable",
-        query=lambda key: Applied("x" * 5_000),
+        query=answering(Applied("x" * 5_000)),
         result_bytes_max=256,
     )
     async def write(n: int) -> str:

@@ -218,7 +218,7 @@ class World:
             tools=tools.split(",") if tools else None,
             operation_id=operation or f"op-{run}",
             run_id=run,
-            on_stop=on_stop,
+            on_stop="end" if on_stop == "end" else "suspend",
         )
 
     def decide(self, question: PolicyQuestion) -> PolicyDecision | None:
