@@ -113,11 +113,18 @@ class Liar(str):
         raise RuntimeError("nor these bytes")
 
 
+def says(decision: PolicyDecision) -> Any:
+    def handler(*_: Any) -> PolicyDecision:
+        return decision
+
+    return handler
+
+
 BROKEN_POLICIES: dict[str, Any] = {
-    "other case": lambda _: PolicyDecision(answer=odd("Allow")),
-    "no text": lambda _: PolicyDecision(answer=odd(["allow"])),
-    "code no text": lambda _: PolicyDecision(answer="deny", code=odd(7)),
-    "terminal no bool": lambda _: PolicyDecision(answer="deny", terminal=odd("yes")),
+    "other case": says(PolicyDecision(answer=odd("Allow"))),
+    "no text": says(PolicyDecision(answer=odd(["allow"]))),
+    "code no text": says(PolicyDecision(answer="deny", code=odd(7))),
+    "terminal no bool": says(PolicyDecision(answer="deny", terminal=odd("yes"))),
     "coroutine": late,
 }
 
