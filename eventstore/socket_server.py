@@ -138,9 +138,10 @@ class SocketServer:
             if self._at_work:
                 await asyncio.wait(self._at_work, timeout=DRAIN_WAIT_MS / 1000)
             self._drained = True
-            for task in self._connections:
+            open_connections = list(self._connections)
+            for task in open_connections:
                 task.cancel()
-            await asyncio.gather(*self._connections, return_exceptions=True)
+            await asyncio.gather(*open_connections, return_exceptions=True)
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
@@ -157,12 +158,13 @@ class SocketServer:
         except (ConnectionError, asyncio.CancelledError):
             return  # the peer is gone, or the server stops: nobody reads an answer
         finally:
-            self._connections.discard(task)
             if self._stopping is not None and self._stopping.is_set():
                 writer.transport.abort()  # a peer that doesn't read must not hold up the owner's end
             writer.close()
-            with contextlib.suppress(ConnectionError):
+            # A cancel that comes while it closes ends here too: asyncio complains of a connection that ends cancelled.
+            with contextlib.suppress(ConnectionError, asyncio.CancelledError):
                 await writer.wait_closed()
+            self._connections.discard(task)
 
     async def _turn_away(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         # Closing with the peer's first frame unread would take the answer away with the connection.
