@@ -22,7 +22,7 @@ from .model import AssistantCall, AssistantItem, Item, NoteItem, ResultItem, Use
 from .pins import Pins
 from .projection import error_content, ok_content, replayed_content
 from .state import METERED, ApprovalState, CallState, Meters, State
-from .transitions import next_call_phase, next_run_phase
+from .transitions import CallPhase, next_call_phase, next_run_phase
 
 _encode_item = msgspec.msgpack.Encoder().encode
 
@@ -464,8 +464,8 @@ def _call_reconciled(state: State, event: e.CallReconciled, at_ms: int) -> None:
             state.unknown_calls.pop(event.call, None)
         _remember(state, event)
         return
-    wanted = {"applied": "executed", "unknown": "reconciling", "absent": "checking"}[event.outcome]
-    call.phase = next_call_phase(call.phase, "call_reconciled", wanted)  # type: ignore[arg-type]  # the three are phases
+    wanted = _AFTER_RECONCILED[event.outcome]
+    call.phase = next_call_phase(call.phase, "call_reconciled", wanted)
     call.queries += 1 if event.by == "query" else 0
     call.next_query_at_ms = event.next_query_at_ms
     call.resend_denied = event.by == "recheck"
@@ -481,6 +481,13 @@ def _call_reconciled(state: State, event: e.CallReconciled, at_ms: int) -> None:
         call.holds_key = False
         call.retry_at_ms = 0
     _remember(state, event)
+
+
+_AFTER_RECONCILED: dict[str, CallPhase] = {
+    "applied": "executed",
+    "unknown": "reconciling",
+    "absent": "checking",
+}
 
 
 def _reconcile_after_end(state: State, event: e.CallReconciled) -> None:

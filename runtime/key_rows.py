@@ -26,7 +26,7 @@ LEFT_UNKNOWN_TEXT = (
 def claim(
     state: State,
     call: CallState,
-    kind: str,
+    kind: Literal["approval", "intent"],
     attempt: int,
     valid_until_ms: int,
     over: LedgerRow | None = None,
@@ -39,7 +39,7 @@ def claim(
         key=call.key,
         tool=call.tool,
         call_id=call.call,
-        kind=kind,  # type: ignore[arg-type]  # "approval" or "intent"
+        kind=kind,
         intent_sha256=call.intent_sha256,
         args_sha256=call.args_sha256,
         attempt=attempt,
@@ -89,16 +89,14 @@ def by_row(state: State, call: CallState, row: LedgerRow | None) -> Decision | N
             return None
 
 
-def _wait(call: CallState, row: LedgerRow, why: str) -> Decision:
+def _wait(call: CallState, row: LedgerRow, why: Literal["in_flight", "approval", "unknown"]) -> Decision:
     if call.phase == "waiting_key" and (call.holder_run, call.holder_call, call.holder_why) == (
         row.run_id,
         row.call_id,
         why,
     ):
         return NOTHING
-    return Decision(
-        (e.CallWaiting(call.call, row.key, row.run_id, row.call_id, why),)  # type: ignore[arg-type]  # a literal
-    )
+    return Decision((e.CallWaiting(call.call, row.key, row.run_id, row.call_id, why),))
 
 
 def replayed(state: State, call: CallState, row: LedgerRow) -> e.ResultBound:
