@@ -62,7 +62,8 @@ class Event(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
 
 
 class RunStarted(Event, frozen=True, tag="run_started"):
-    """The run exists. ``pins_sha256`` names the blob with everything that is fixed for the run (``pins.Pins``)."""
+    """The run exists. ``pins_sha256`` names the blob with everything that is fixed for the run (``pins.Pins``).
+    ``dense``: it may share its host with many others; a hint for placement that decides nothing."""
 
     run_id: str
     tenant: str
@@ -78,6 +79,7 @@ class RunStarted(Event, frozen=True, tag="run_started"):
     as_of: str = ""
     trace: str = ""
     on_stop: Literal["suspend", "end"] = "suspend"
+    dense: bool = False
 
 
 class RunResumed(Event, frozen=True, tag="run_resumed"):

@@ -15,7 +15,8 @@ NAME_CHARS_MAX = 200
 
 
 class NewRunSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """Who starts what, under which names. All names are 1 to 200 characters without control characters."""
+    """Who starts what, under which names. All names are 1 to 200 characters without control characters. ``dense``: the
+    run may share its host with many others."""
 
     run_id: str
     input: str
@@ -27,6 +28,7 @@ class NewRunSpec(msgspec.Struct, frozen=True, kw_only=True):
     as_of: str = ""
     trace: str = ""
     on_stop: str = "suspend"
+    dense: bool = False
 
 
 def start_run(spec: NewRunSpec, pins: Pins) -> tuple[e.RunStarted, bytes, bytes]:
@@ -62,5 +64,6 @@ def start_run(spec: NewRunSpec, pins: Pins) -> tuple[e.RunStarted, bytes, bytes]
         as_of=spec.as_of,
         trace=spec.trace,
         on_stop="end" if spec.on_stop == "end" else "suspend",
+        dense=spec.dense,
     )
     return event, digest, encoded

@@ -17,7 +17,7 @@ VERDICTS = (e.RungVerdict("policy", "ask", "needs_approval", "p1"), e.RungVerdic
 
 EVENTS: tuple[e.AnyEvent, ...] = (
     e.RunStarted(
-        "r1", "t", "alice", "op1", "agent", "héllo", A, "m:app", "r0", "c1.0", 2, "now", "trace", "end"
+        "r1", "t", "alice", "op1", "agent", "héllo", A, "m:app", "r0", "c1.0", 2, "now", "trace", "end", True
     ),
     e.RunResumed(3, "host_died", "h1", "u", "cmd1", D),
     e.MessageReceived("runtime", "more", "cmd2", D),
