@@ -201,6 +201,12 @@ class Switch(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 SubmitHandler = Callable[[str, str, bytes], Awaitable[bytes]]
 """(run_id, command_id, encoded command) -> encoded answer; called in the owner process for outside commands."""
 
+AskHandler = Callable[[str, bytes], Awaitable[bytes]]
+"""(kind, question) -> answer; called in the owner process for what its own hosts elsewhere ask of it besides the store."""
+
+CommitListener = Callable[[str], None]
+"""Called (on the store's event loop) with a run's id after another process appended to it."""
+
 ReadyListener = Callable[[Sequence[str]], None]
 """Called (on the store's event loop) after a commit made these runs ready, or changed a ledger row they wait for."""
 

@@ -30,7 +30,7 @@ from .port import (
     Switch,
 )
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 
 FRAME_BYTES_MAX = BLOB_BYTES_MAX + 2 * 1024 * 1024
 """The largest blob and what travels with it. A longer frame ends the connection."""
@@ -60,12 +60,15 @@ class Failure(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Answer(msgspec.Struct, frozen=True, array_like=True):
-    """``number`` is the request's. ``now_ms`` is the store's time. Without ``failure``, ``value`` is the answer."""
+    """``number`` is the request's. ``now_ms`` is the store's time. Without ``failure``, ``value`` is the answer.
+    ``switches`` counts the changes of kill switches that the owner knows of: a host elsewhere that sees another number
+    reads them before it dispatches."""
 
     number: int
     now_ms: int
     value: msgspec.Raw
     failure: Failure | None = None
+    switches: int = 0
 
 
 class Hello(msgspec.Struct, frozen=True, array_like=True):
@@ -100,6 +103,7 @@ ARGUMENTS: dict[str, Any] = {
     "switches": tuple[()],
     "set_switch": tuple[Switch, bool],
     "submit": tuple[str, str, bytes],
+    "ask": tuple[str, bytes],
 }
 
 ANSWERS: dict[str, Any] = {
@@ -126,6 +130,7 @@ ANSWERS: dict[str, Any] = {
     "switches": list[Switch],
     "set_switch": None,
     "submit": bytes,
+    "ask": bytes,
 }
 
 encode = msgspec.msgpack.Encoder().encode

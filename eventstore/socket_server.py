@@ -21,7 +21,7 @@ from typing import Any
 import msgspec
 
 from ..runtime.errors import BugError, DiskFull, StoreError
-from .port import RunFilter
+from .port import Appended, RunFilter
 from .socket_protocol import (
     ARGUMENTS,
     FRAME_BYTES_MAX,
@@ -207,7 +207,9 @@ class SocketServer:
     async def _answer(self, request: Request, writer: asyncio.StreamWriter) -> None:
         try:
             value = msgspec.Raw(encode(await self._call(request)))
-            answer = frame(Answer(request.number, self._store.now_ms(), value))
+            answer = frame(
+                Answer(request.number, self._store.now_ms(), value, switches=self._store.switches_count)
+            )
         except Exception as error:  # noqa: BLE001  every error travels as a typed answer
             answer = frame(self._failed(request.number, error))
         if not writer.is_closing():
@@ -234,7 +236,10 @@ class SocketServer:
         method: Callable[..., Awaitable[object]] = getattr(
             self._store, request.op
         )  # one of ARGUMENTS, checked above
-        return await method(*args[:plain], **dict(zip(names, args[plain:], strict=True)))
+        answer = await method(*args[:plain], **dict(zip(names, args[plain:], strict=True)))
+        if request.op == "append" and isinstance(answer, Appended):
+            self._store.told_of_append(args[0].run_id)
+        return answer
 
     def _failed(self, number: int, error: BaseException) -> Answer:
         return Answer(number, self._store.now_ms(), _NOTHING, failure_of(error))

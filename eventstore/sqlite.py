@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from hashlib import sha256
 
 from ..runtime.errors import StoreError
@@ -16,6 +17,8 @@ from .port import (
     AcquireAnswer,
     Append,
     AppendAnswer,
+    AskHandler,
+    CommitListener,
     HostRow,
     ReadyListener,
     RunFilter,
@@ -50,6 +53,8 @@ class SqliteStore:
     ) -> None:
         self.path = path
         self.on_submit = on_submit
+        self.on_ask: AskHandler | None = None
+        self.on_remote_append: CommitListener | None = None
         self._on_ready = on_ready
         self._clock = StoreClock()
         self._now_ms = self._clock.now_ms if clock is None else NeverFalling(clock)
@@ -197,23 +202,51 @@ class SqliteStore:
     def switches_known(self) -> tuple[Switch, ...]:
         return self._rows.switches_known
 
+    @property
+    def switches_count(self) -> int:
+        """How often a kill switch was turned since the store was opened."""
+        return self._rows.switches_count
+
     async def set_switch(self, switch: Switch, *, on: bool) -> None:
         await self._thread.submit(lambda: self._rows.set_switch(switch, on), writes=True, light=True)
 
     async def submit(self, run_id: str, command_id: str, command: bytes) -> bytes:
         """Runs the handler on the loop that opened the store, from whatever loop it is called."""
         handler = self.on_submit
-        if handler is None or self._loop is None or self._loop.is_closed():
+        if handler is None:
             raise StoreError(
                 "no_submit_handler", "the owner of this store takes no outside commands", path=self.path
             )
-        if asyncio.get_running_loop() is self._loop:
-            return await handler(run_id, command_id, command)
+        return await self._at_home(lambda: handler(run_id, command_id, command))
+
+    async def ask(self, kind: str, question: bytes) -> bytes:
+        """Put a question to the owner's application, on the loop that opened the store. For the owner's own hosts in
+        other processes; raises ``StoreError`` (``no_ask_handler``) where there are none."""
+        handler = self.on_ask
+        if handler is None:
+            raise StoreError(
+                "no_ask_handler", "the owner of this store hosts nothing elsewhere", path=kind[:64]
+            )
+        return await self._at_home(lambda: handler(kind, question))
+
+    async def _at_home(self, work: Callable[[], Awaitable[bytes]]) -> bytes:
+        home = self._loop
+        if home is None or home.is_closed():
+            raise StoreError("store_closed", "the owner's loop has ended", path=self.path)
+        if asyncio.get_running_loop() is home:
+            return await work()
 
         async def handle() -> bytes:
-            return await handler(run_id, command_id, command)
+            return await work()
 
-        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(handle(), self._loop))
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(handle(), home))
+
+    def told_of_append(self, run_id: str) -> None:
+        """Another process's append to this run was committed; may be called on any thread."""
+        listener, home = self.on_remote_append, self._loop
+        if listener is not None and home is not None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody follows any more
+                home.call_soon_threadsafe(listener, run_id)
 
     async def close(self) -> None:
         """Finish what was handed in, empty the WAL and close the file. Later calls raise; closing twice is harmless. It goes

@@ -42,6 +42,9 @@ class SqliteRows(SqliteAppends):
     switches_known: tuple[Switch, ...] = ()
     """As committed: replaced as a whole, so any thread may read it."""
 
+    switches_count: int = 0
+    """Raised whenever ``switches_known`` is replaced."""
+
     _switches_changed = False
 
     def take_woken(self) -> Sequence[str]:
@@ -49,6 +52,7 @@ class SqliteRows(SqliteAppends):
             # Read again and not carried over: whatever became of the transaction, this is what holds now.
             with contextlib.suppress(sqlite3.Error):  # a file that can't be read says so to whoever asks it
                 self.switches_known = tuple(self.switches())
+                self.switches_count += 1
                 self._switches_changed = False
         return super().take_woken()
 
