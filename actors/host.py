@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, Protocol
 from uuid import uuid4
 
 import msgspec
@@ -64,8 +64,34 @@ RUNS_MAX: Final = 50_000
 OVERLOADED_RETRY_MS: Final = 1_000
 
 
+class Elsewhere(Protocol):
+    """Hosts in other processes, as the owner's host sees them. ``queued``: runs that wait for a place there."""
+
+    @property
+    def queued(self) -> int: ...
+
+    def holds(self, run_id: str) -> bool:
+        """Whether the run is with one of them, or about to be."""
+        ...
+
+    def takes(self, row: RunRow, started: RunStarted) -> bool:
+        """Take a ready run over, now or soon; False if it is to be hosted here."""
+        ...
+
+    def nudge(self, run_id: str) -> None:
+        """What the run waits for may have changed."""
+        ...
+
+    async def submit(self, run_id: str, command: OutsideCommand) -> CommandAnswer | None:
+        """The answer of the host that has the run; None if none of them has it (any more)."""
+        ...
+
+
 class Host:
-    """Everything of one process. Made and used on one event loop: ``open``, then ``start_run``/``submit``, ``close``."""
+    """Everything of one process. Made and used on one event loop: ``open``, then ``start_run``/``submit``, ``close``.
+
+    ``looks``: it takes up whatever is ready in the store; without, only what it is told to adopt. ``elsewhere``: other
+    hosts that this one hands ready runs to. ``executors``: where tools run; this process's own unless given."""
 
     def __init__(
         self,
@@ -78,12 +104,16 @@ class Host:
         application: str = "",
         groups: Mapping[str, int] | None = None,
         dependencies: Mapping[str, Any] | None = None,
+        executors: Executors | None = None,
+        looks: bool = True,
     ) -> None:
         self.store = store
         self.host_id = f"h_{uuid4().hex[:16]}"
         self._pins_stored: set[bytes] = set()
         self.gate = Gate(toolbox, policy, permissions_of, self.switched_off)
-        self.executors = Executors(groups=groups, dependencies=dependencies)
+        self.executors = executors or Executors(groups=groups, dependencies=dependencies)
+        self.elsewhere: Elsewhere | None = None
+        self._looks = looks
         self.adapter = adapter
         self.fit = Fit(application, toolbox, adapter)
         self.watchers = Watchers()
@@ -122,7 +152,7 @@ class Host:
         self._renewed_at = self._loop.time()
         self._background = [
             self._loop.create_task(self._while_it_holds(work))
-            for work in (self._renew(), self._take_up_ready())
+            for work in ((self._renew(), self._take_up_ready()) if self._looks else (self._renew(),))
         ]
         self._ready.set()
 
@@ -367,6 +397,10 @@ class Host:
         except CallerError as error:
             return _refusal(error)
         driver = self._drivers.get(run_id)
+        if driver is None and self.elsewhere is not None:
+            answered = await self.elsewhere.submit(run_id, command)
+            if answered is not None:
+                return answered
         if driver is None:
             async with self._lock(run_id):
                 driver = self._drivers.get(run_id)
@@ -402,10 +436,20 @@ class Host:
     def on_ready(self, run_ids: Iterable[str]) -> None:
         """The store's ``ReadyListener``: hosted runs look again, the others are taken up."""
         for run_id in run_ids:
-            driver = self._drivers.get(run_id)
-            if driver is not None:
-                driver.nudge()
+            self.nudge(run_id)
             self._not_ours.discard(run_id)
+        self._ready.set()
+
+    def nudge(self, run_id: str) -> None:
+        """What a run waits for may have changed: whoever drives it looks again."""
+        driver = self._drivers.get(run_id)
+        if driver is not None:
+            driver.nudge()
+        elif self.elsewhere is not None:
+            self.elsewhere.nudge(run_id)
+
+    def look(self) -> None:
+        """Look for ready runs again: there is room, or a run is to be found a place."""
         self._ready.set()
 
     # --- ready runs and timers ---------------------------------------------------------------------------------
@@ -436,8 +480,8 @@ class Host:
         await self._settle_doubts()
         run_ids = [
             run_id
-            for run_id in await self.store.ready_runs(READY_RUNS_MAX + len(self._not_ours))
-            if run_id not in self._not_ours
+            for run_id in await self.store.ready_runs(READY_RUNS_MAX + len(self._not_ours) + self._queued())
+            if run_id not in self._not_ours and not self._is_elsewhere(run_id)
         ]
         room = max(0, RUNS_MAX - len(self._drivers))
         for run_id in run_ids[:room]:
@@ -445,6 +489,12 @@ class Host:
         if not run_ids:
             # Due runs that aren't ours would come up again at once: wait for a signal or the longest timer.
             await self._rest_if_only_foreign(wake)
+
+    def _queued(self) -> int:
+        return 0 if self.elsewhere is None else self.elsewhere.queued
+
+    def _is_elsewhere(self, run_id: str) -> bool:
+        return self.elsewhere is not None and self.elsewhere.holds(run_id)
 
     async def _rest_if_only_foreign(self, wake: int | None) -> None:
         if wake is None or wake > self.store.now_ms() or self._ready.is_set():
@@ -465,9 +515,12 @@ class Host:
                 self._not_ours.add(run_id)
                 return False
             try:
-                why_not = await self._misfit(row)
+                started = await self._started(row)
+                why_not = await self._misfit(started)
                 if why_not:
                     self._refuse(run_id, other_application(run_id, why_not))
+                    return False
+                if self.elsewhere is not None and self.elsewhere.takes(row, started):
                     return False
                 driver = await self._acquired(run_id)
             except (HistoryRefused, LogDamaged) as error:
@@ -508,14 +561,17 @@ class Host:
         )
         return driver
 
-    async def _misfit(self, row: RunRow) -> str:
+    async def _misfit(self, started: RunStarted) -> str:
         """Why this application leaves the run alone. Checked from the log, so nothing is guessed."""
+        return self.fit.misfit(started.application, await pins_of(self.store, started.pins_sha256))
+
+    async def _started(self, row: RunRow) -> RunStarted:
         rows = await self.store.read(row.run_id, rows_max=1)
         records = await resolve(rows, self.store.get_blob)
         started = records[0].event if records else None
         if not isinstance(started, RunStarted):
             raise HistoryRefused("log_start", "the log does not begin with run_started", path=row.run_id)
-        return self.fit.misfit(started.application, await pins_of(self.store, started.pins_sha256))
+        return started
 
     # --- the owner row -----------------------------------------------------------------------------------------
 

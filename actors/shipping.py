@@ -1,0 +1,74 @@
+"""An application on its way to other processes: pickled once, unpickled once in each actor.
+
+What is importable travels by name, what was written in a script or a notebook by value. Nothing of a run travels so:
+calls, results and events are bytes of their own formats.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from ..adapters.port import ModelAdapter
+from ..runtime.errors import DeclarationError
+from ..runtime.policy import Policy
+from ..runtime.toolbox import Toolbox
+
+SHIPMENT_BYTES_MAX: Final = 64 * 1024 * 1024
+"""A shipment with data in it (a table, a model's weights) belongs in a file or a service that tools open."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shipment:
+    """Everything of an application that a host or an executor needs."""
+
+    toolbox: Toolbox
+    policy: Policy
+    adapter: ModelAdapter | None
+    permissions_of: Callable[[str, str], frozenset[str]]
+    dependencies: Mapping[str, Any]
+    groups: Mapping[str, int]
+    application: str
+
+
+Dumps = Callable[[object], bytes]
+"""A pickler that takes functions and classes of scripts by value."""
+
+
+def pack(shipment: Shipment, dumps: Dumps) -> bytes:
+    """The bytes. Raises ``DeclarationError`` that names the part which can't travel, or for more than
+    ``SHIPMENT_BYTES_MAX``."""
+    try:
+        data = dumps(shipment)
+    except Exception as error:
+        part = _faulty_part(shipment, dumps)
+        raise DeclarationError(
+            "not_shippable", f"it can't be sent to another process ({type(error).__name__})", path=part
+        ) from error
+    if len(data) > SHIPMENT_BYTES_MAX:
+        raise DeclarationError(
+            "shipment_size", f"{len(data)} bytes, at most {SHIPMENT_BYTES_MAX}", path="dependencies"
+        )
+    return data
+
+
+def unpack(data: bytes) -> Shipment:
+    """The application again. Raises whatever its modules raise on import."""
+    shipment = pickle.loads(data)
+    if not isinstance(shipment, Shipment):
+        raise DeclarationError("not_a_shipment", "these bytes are no application", path="shipment")
+    return shipment
+
+
+def _faulty_part(shipment: Shipment, dumps: Dumps) -> str:
+    named: dict[str, object] = {f"tools.{name}": spec for name, spec in shipment.toolbox.items()}
+    named |= {f"dependencies.{name}": value for name, value in shipment.dependencies.items()}
+    named |= {"policy": shipment.policy, "model": shipment.adapter, "permissions": shipment.permissions_of}
+    for name, part in named.items():
+        try:
+            dumps(part)
+        except Exception:
+            return name
+    return "application"
