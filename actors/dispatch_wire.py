@@ -1,0 +1,198 @@
+"""What travels between a host and an executor: calls and reports as MessagePack, and nothing else.
+
+No object of the application, no exception and no reference into Ray crosses in either direction: what can't be decoded
+as one of these is no report, and then nothing is known about the attempt. Arguments and results stay what they are
+everywhere, canonical JSON bytes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Annotated, Final, Literal
+
+import msgspec
+
+from ..eventstore.port import BLOB_BYTES_MAX
+from ..eventstore.process_identity import boot_id
+from ..runtime.canonical import canonical_bytes
+from ..runtime.commands import Executed
+from .execution import Report
+from .executors import Dispatch
+
+BATCH_CALLS_MAX: Final = 64
+FRAME_BYTES: Final = 65_536
+REPLY_BYTES_MAX: Final = BLOB_BYTES_MAX + FRAME_BYTES + 1_048_576
+"""One report with the largest artifact and the largest view."""
+
+Text = Annotated[str, msgspec.Meta(max_length=1_024)]
+
+
+class WireCall(
+    msgspec.Struct, frozen=True, kw_only=True, array_like=True, forbid_unknown_fields=True, gc=False
+):
+    """One attempt. ``arguments`` are canonical JSON, ``key`` is hex and empty for reads.
+
+    ``valid_ms`` is what the attempt has left when it is sent, and counts from receipt. ``deadline_ns`` is the same end on
+    the sender's monotonic clock: an executor of the same boot (``boot``) goes by it too, so that a call which lay in a
+    queue is refused. ``definition_sha256`` is that of the tool as the sender has it.
+    """
+
+    run_id: Text
+    call: Text
+    attempt: int
+    epoch: int
+    tool: Text
+    definition_sha256: bytes
+    arguments: bytes
+    operation_id: Text
+    tenant: Text
+    principal: Text
+    key: Text
+    valid_ms: int
+    deadline_ns: int
+    boot: Text
+    view_bytes_max: int
+
+
+class WireReport(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
+    """What became of an attempt, and the whole result if ``executed`` holds a view of it."""
+
+    executed: Executed
+    artifact: bytes | None = None
+
+
+class BatchReply(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
+    """One report a call, in the order of the calls. ``stuck``: a call is still running in the executor, which is of no
+    use any more and has to be ended."""
+
+    reports: tuple[WireReport, ...]
+    stuck: bool = False
+
+
+class ExecutorIdentity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What an executor says it is. ``revision`` is that of the shipped application, ``boot`` of its machine."""
+
+    class_name: Text
+    store: Text
+    revision: Text
+    boot: Text
+    node: Text
+    pid: int
+
+
+class ExecutorStatus(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """``running``: the calls that its tools' code is at now. ``lag_ms``: how late its loop was lately (async only)."""
+
+    running: tuple[tuple[Text, Text, int], ...] = ()
+    lag_ms: int = 0
+    done: int = 0
+
+
+class Stop(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Ask one attempt to stop."""
+
+    run_id: Text
+    call: Text
+    attempt: int
+
+
+ReplyKind = Literal["one", "batch"]
+
+_encode = msgspec.msgpack.Encoder().encode
+_calls = msgspec.msgpack.Decoder(tuple[WireCall, ...]).decode
+_reply = msgspec.msgpack.Decoder(BatchReply).decode
+_stop = msgspec.msgpack.Decoder(Stop).decode
+_identity = msgspec.msgpack.Decoder(ExecutorIdentity).decode
+_status = msgspec.msgpack.Decoder(ExecutorStatus).decode
+
+
+def wire_call(dispatch: Dispatch, left_ms: int) -> WireCall:
+    """A dispatch as it travels now, with ``left_ms`` of its validity left."""
+    context = dispatch.context
+    return WireCall(
+        run_id=context.run_id,
+        call=context.call_id,
+        attempt=context.attempt,
+        epoch=dispatch.epoch,
+        tool=dispatch.spec.name,
+        definition_sha256=dispatch.spec.definition_sha256,
+        arguments=canonical_bytes(dispatch.arguments),
+        operation_id=context.operation_id,
+        tenant=context.tenant,
+        principal=context.principal,
+        key=context.key,
+        valid_ms=left_ms,
+        deadline_ns=time.monotonic_ns() + left_ms * 1_000_000,
+        boot=_boot(),
+        view_bytes_max=dispatch.view_bytes_max,
+    )
+
+
+def left_ms(call: WireCall) -> int:
+    """What an attempt that was received just now has left; 0 or less if it is over."""
+    if call.boot and call.boot == _boot():
+        return min(call.valid_ms, (call.deadline_ns - time.monotonic_ns()) // 1_000_000)
+    return call.valid_ms
+
+
+def encode_calls(calls: Sequence[WireCall]) -> bytes:
+    return _encode(calls)
+
+
+def decode_calls(data: bytes) -> tuple[WireCall, ...]:
+    """Raises ``msgspec.DecodeError`` for anything else."""
+    return _calls(data)
+
+
+def encode_reply(reports: Sequence[Report], *, stuck: bool = False) -> bytes:
+    return _encode(BatchReply(tuple(WireReport(it.executed, it.artifact) for it in reports), stuck))
+
+
+def decode_reply(data: object, calls: Sequence[WireCall]) -> BatchReply | None:
+    """The reply to exactly these calls; None for anything else, after which nothing is known about any of them."""
+    if not isinstance(data, bytes) or len(data) > REPLY_BYTES_MAX * len(calls):
+        return None
+    try:
+        reply = _reply(data)
+    except msgspec.DecodeError:
+        return None
+    said = [(it.executed.call, it.executed.attempt) for it in reply.reports]
+    return reply if said == [(call.call, call.attempt) for call in calls] else None
+
+
+def encode_stop(stop: Stop) -> bytes:
+    return _encode(stop)
+
+
+def decode_stop(data: bytes) -> Stop:
+    """Raises ``msgspec.DecodeError`` for anything else."""
+    return _stop(data)
+
+
+def encode_identity(identity: ExecutorIdentity) -> bytes:
+    return _encode(identity)
+
+
+def decode_identity(data: bytes) -> ExecutorIdentity:
+    """Raises ``msgspec.DecodeError`` for anything else."""
+    return _identity(data)
+
+
+def encode_status(status: ExecutorStatus) -> bytes:
+    return _encode(status)
+
+
+def decode_status(data: bytes) -> ExecutorStatus:
+    """Raises ``msgspec.DecodeError`` for anything else."""
+    return _status(data)
+
+
+_boots: list[str] = []
+
+
+def _boot() -> str:
+    """The boot of this machine, read once: a process doesn't outlive it."""
+    if not _boots:
+        _boots.append(boot_id())
+    return _boots[0]

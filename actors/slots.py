@@ -1,0 +1,502 @@
+"""The places of pools and groups as plain data: who holds one, who waits, what was lost. No clock, no wait, no process.
+
+The broker tells what happened (``ask``, ``give_back``, ``lost``, ``executor_up``, …), each with its monotonic time, and then
+does what ``assign`` says. Rules:
+
+* an executor of a ``sync`` pool holds one call; of other kinds, as many as its pool's ``places``;
+* a call of a limited group holds a place of the group too, and they are given together or not at all;
+* a lost call's place of a limited group returns only when the call's validity and ``LOST_EXTRA_MS`` are over, because it
+  may be at its far side until then. Its executor returns as soon as a new one is up;
+* waiters are served in order of arrival. One whose group is full lets others of its pool pass, and is passed by none of
+  its group; one that has room in its group but no executor keeps both in line.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Callable, Container, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+from .places import Grant, Kind, LossCause, RefusalCode, Want
+
+LOST_EXTRA_MS: Final = 2_000
+"""Beyond a lost lease's validity. Less than the margin, in which a lost attempt may still arrive."""
+
+QUEUE_MAX: Final = 10_000
+"""Calls that may wait for a place."""
+
+CRASH_BACKOFF_MS: Final = (0, 0, 500, 2_000, 5_000, 15_000, 30_000)
+"""How long a pool's next start waits after so many executors in a row that died or didn't come up; the last repeats."""
+
+FAILING_AFTER: Final = 3
+"""Starts in a row that failed, after which who waited in vain is told that the executors are failing."""
+
+PoolKey = tuple[str, Kind]
+
+
+@dataclass(frozen=True, slots=True)
+class PoolShape:
+    """``least`` executors are kept up, ``most`` exist at once; more than ``least`` end after ``idle_ms`` without a call."""
+
+    least: int
+    most: int
+    places: int
+    idle_ms: int = 60_000
+
+
+@dataclass(slots=True)
+class _Executor:
+    name: str
+    key: PoolKey
+    places: int
+    up: bool = False
+    idle_since_ms: int = 0
+    leases: set[str] = field(default_factory=set[str])
+
+
+@dataclass(slots=True)
+class _Lease:
+    want: Want
+    group: str
+    executor: str
+    until_ms: int
+    lost: bool = False
+
+
+@dataclass(slots=True)
+class _Waiter:
+    want: Want
+    lane: _Lane
+    order: int
+    until_ms: int
+
+
+@dataclass(slots=True)
+class _Lane:
+    """Waiters that want the same: if the first can't be served, none can."""
+
+    key: PoolKey
+    group: str
+    queue: deque[str] = field(default_factory=deque[str])
+    waiting: int = 0
+
+
+@dataclass(slots=True)
+class _Group:
+    """``lost``: until when each lost place stays taken."""
+
+    limit: int
+    closed_until_ms: int = 0
+    held: int = 0
+    lost: list[int] = field(default_factory=list[int])
+
+    def room(self, now_ms: int) -> int:
+        return 0 if now_ms < self.closed_until_ms else self.limit - self.held - len(self.lost)
+
+
+@dataclass(slots=True)
+class _Pool:
+    key: PoolKey
+    shape: PoolShape
+    executors: dict[str, _Executor] = field(default_factory=dict[str, _Executor])
+    failures: int = 0
+    failed_starts: int = 0
+    start_at_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Assigned:
+    """What is to be done: tell who got a place and who won't, start executors by name, end others."""
+
+    grants: tuple[Grant, ...] = ()
+    refused: tuple[tuple[str, RefusalCode], ...] = ()
+    start: tuple[tuple[str, PoolKey], ...] = ()
+    end: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PoolStatistics:
+    up: int
+    starting: int
+    leased: int
+    waiting: int
+    failures: int
+
+
+@dataclass(frozen=True, slots=True)
+class GroupStatistics:
+    limit: int
+    held: int
+    lost: int
+    closed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SlotStatistics:
+    pools: Mapping[PoolKey, PoolStatistics]
+    groups: Mapping[str, GroupStatistics]
+    waiting: int
+    granted: int
+    refused: int
+    lost: int
+
+
+_Timer = Literal["lease", "waiter", "group"]
+
+
+class Slots:
+    """``groups`` are the limited ones, by name, with their limits; any other group has none. ``closed_until_ms``: a
+    group grants nothing before (calls of an owner that died may be at its far side). ``name_of`` makes the name of an
+    executor that has never been used before, from its pool and a number."""
+
+    def __init__(
+        self,
+        pools: Mapping[PoolKey, PoolShape],
+        groups: Mapping[str, int],
+        *,
+        closed_until_ms: Mapping[str, int] | None = None,
+        queue_max: int = QUEUE_MAX,
+        name_of: Callable[[PoolKey, int], str] = lambda key, number: f"{key[0]}-{key[1]}-{number}",
+    ) -> None:
+        closed = closed_until_ms or {}
+        self._pools = {key: _Pool(key, shape) for key, shape in pools.items()}
+        self._groups = {name: _Group(limit, closed.get(name, 0)) for name, limit in groups.items()}
+        self._queue_max = queue_max
+        self._name_of = name_of
+        self._number = 0
+        self._order = 0
+        self._executors: dict[str, _Executor] = {}
+        self._leases: dict[str, _Lease] = {}
+        self._waiters: dict[str, _Waiter] = {}
+        self._lanes: dict[tuple[PoolKey, str], _Lane] = {}
+        self._timers: list[tuple[int, _Timer, str]] = [
+            (group.closed_until_ms, "group", name)
+            for name, group in self._groups.items()
+            if group.closed_until_ms
+        ]
+        heapq.heapify(self._timers)
+        self._to_end: list[str] = []
+        self._granted = self._refused = self._lost = 0
+
+    # --- what happened -------------------------------------------------------------------------------------------
+
+    def ask(self, want: Want, now_ms: int) -> RefusalCode | None:
+        """Queue a want; a later ``assign`` grants or refuses it. A refusal at once if it can't even wait. One that is
+        waiting or granted already changes nothing."""
+        if want.want_id in self._waiters or want.want_id in self._leases:
+            return None
+        key = (want.pool, want.kind)
+        if key not in self._pools:
+            self._refused += 1
+            return "no_pool"
+        if len(self._waiters) >= self._queue_max:
+            self._refused += 1
+            return "overloaded"
+        group = want.group if want.group in self._groups else ""
+        lane = self._lanes.get((key, group))
+        if lane is None:
+            lane = self._lanes[key, group] = _Lane(key, group)
+        self._order += 1
+        until_ms = now_ms + want.valid_ms
+        self._waiters[want.want_id] = _Waiter(want, lane, self._order, until_ms)
+        lane.queue.append(want.want_id)
+        lane.waiting += 1
+        self._set_timer(until_ms, "waiter", want.want_id)
+        return None
+
+    def held(self, grant_id: str) -> str | None:
+        """The executor that this lease is for; None if there is no such lease."""
+        lease = self._leases.get(grant_id)
+        return None if lease is None else lease.executor
+
+    def waits(self, want_id: str) -> bool:
+        return want_id in self._waiters
+
+    def give_back(self, grant_id: str, now_ms: int) -> None:
+        """The call has ended, or is wanted no more."""
+        if self._forget_waiter(grant_id) is not None:
+            return
+        lease = self._leases.pop(grant_id, None)
+        if lease is None:
+            return
+        if lease.group:
+            self._groups[lease.group].held -= 1
+        executor = self._executors.get(lease.executor)
+        if executor is not None:
+            executor.leases.discard(grant_id)
+            executor.idle_since_ms = now_ms
+            pool = self._pools[executor.key]
+            pool.failures = pool.failed_starts = 0
+
+    def lost(self, grant_id: str, why: LossCause, now_ms: int) -> None:
+        """The call hasn't ended as far as anybody knows. A want that still waits is dropped."""
+        if self._forget_waiter(grant_id) is not None:
+            return
+        lease = self._leases.get(grant_id)
+        if lease is None:
+            return
+        self._lost += 0 if lease.lost else 1
+        lease.lost = True
+        self._drop_group(lease)
+        executor = self._executors.get(lease.executor)
+        kind = lease.want.kind
+        if executor is None:
+            del self._leases[grant_id]
+        elif why == "died" or kind == "sync" or (kind == "quick" and why == "overdue"):
+            # Nothing but its end frees it.
+            self._to_end.append(executor.name)
+            self._remove(executor, now_ms, crashed=why == "died")
+        elif kind == "quick" or lease.until_ms + LOST_EXTRA_MS <= now_ms:
+            del self._leases[grant_id]
+            executor.leases.discard(grant_id)
+            executor.idle_since_ms = now_ms
+        # Else it is one of many on a loop, which ends what it can by itself: its place there is taken until the timer.
+
+    def host_gone(self, host_id: str, now_ms: int) -> None:
+        """A host died or let go: nothing that it had asked for is wanted, what it held is lost."""
+        for want_id in [it.want.want_id for it in self._waiters.values() if it.want.host_id == host_id]:
+            self._forget_waiter(want_id)
+        for grant_id in [key for key, it in self._leases.items() if it.want.host_id == host_id]:
+            self.lost(grant_id, "host", now_ms)
+
+    def executor_up(self, name: str, now_ms: int) -> None:
+        """One that ``assign`` said to start takes calls."""
+        executor = self._executors.get(name)
+        if executor is not None:
+            executor.up = True
+            executor.idle_since_ms = now_ms
+            self._pools[executor.key].failed_starts = 0
+
+    def executor_gone(self, name: str, now_ms: int) -> None:
+        """Its process has ended, or never came up. One that ``assign`` said to end is forgotten already."""
+        executor = self._executors.get(name)
+        if executor is not None:
+            self._remove(executor, now_ms, crashed=True)
+
+    # --- what is to be done --------------------------------------------------------------------------------------
+
+    def assign(self, now_ms: int) -> Assigned:
+        """Everything that is due. Each thing is said once."""
+        refused = self._expire(now_ms)
+        granted = self._grant(now_ms)
+        waiting = self._waiting_by_pool(now_ms)
+        end = self._ends(now_ms, waiting)
+        start = self._starts(now_ms, waiting)
+        grants = tuple(
+            Grant(
+                grant_id=lease.want.want_id, actor=lease.executor, contended=self._contended(lease, waiting)
+            )
+            for lease in granted
+        )
+        self._granted += len(grants)
+        self._refused += len(refused)
+        return Assigned(grants, tuple(refused), tuple(start), tuple(end))
+
+    def next_ms(self, now_ms: int) -> int | None:
+        """When, later than now, ``assign`` may say something new although nothing happened; None for never."""
+        due = [self._timers[0][0]] if self._timers else []
+        waiting = self._waiting_by_pool(now_ms)
+        for key, pool in self._pools.items():
+            alive, shape = len(pool.executors), pool.shape
+            if alive < shape.least or (waiting.get(key) and alive < shape.most):
+                due.append(pool.start_at_ms)
+            if alive > shape.least:
+                due += [
+                    it.idle_since_ms + shape.idle_ms
+                    for it in pool.executors.values()
+                    if it.up and not it.leases
+                ]
+        return min((at for at in due if at > now_ms), default=None)
+
+    def statistics(self) -> SlotStatistics:
+        waiting = self._waiting_by_pool(None)
+        pools = {
+            key: PoolStatistics(
+                up=sum(it.up for it in pool.executors.values()),
+                starting=sum(not it.up for it in pool.executors.values()),
+                leased=sum(len(it.leases) for it in pool.executors.values()),
+                waiting=waiting.get(key, 0),
+                failures=pool.failures,
+            )
+            for key, pool in self._pools.items()
+        }
+        groups = {
+            name: GroupStatistics(it.limit, it.held, len(it.lost), closed=it.closed_until_ms > 0)
+            for name, it in self._groups.items()
+        }
+        return SlotStatistics(pools, groups, len(self._waiters), self._granted, self._refused, self._lost)
+
+    # --- inside --------------------------------------------------------------------------------------------------
+
+    def _expire(self, now_ms: int) -> list[tuple[str, RefusalCode]]:
+        refused: list[tuple[str, RefusalCode]] = []
+        while self._timers and self._timers[0][0] <= now_ms:
+            _, what, name = heapq.heappop(self._timers)
+            if what == "waiter":
+                waiter = self._forget_waiter(name)
+                if waiter is not None:
+                    failing = self._pools[waiter.lane.key].failed_starts >= FAILING_AFTER
+                    refused.append((name, "executors_failing" if failing else "expired"))
+            elif what == "lease":
+                self.lost(name, "not_given_back", now_ms)
+            else:
+                group = self._groups[name]
+                group.lost = [until for until in group.lost if until > now_ms]
+                if group.closed_until_ms <= now_ms:
+                    group.closed_until_ms = 0
+        return refused
+
+    def _grant(self, now_ms: int) -> list[_Lease]:
+        """Serve the lanes' first ones in order of arrival, until each lane is empty or blocked."""
+        full_pools: set[PoolKey] = set()
+        full_groups: set[str] = set()
+        granted: list[_Lease] = []
+        firsts = [(self._waiters[it.queue[0]].order, it.key, it.group) for it in self._open_lanes()]
+        heapq.heapify(firsts)
+        while firsts:
+            _, key, group = heapq.heappop(firsts)
+            if group in full_groups:
+                continue
+            if group and self._groups[group].room(now_ms) <= 0:
+                full_groups.add(group)
+                continue
+            executor = None if key in full_pools else self._free_executor(self._pools[key])
+            if executor is None:
+                full_pools.add(key)
+                if group:
+                    full_groups.add(group)
+                continue
+            lane = self._lanes[key, group]
+            granted.append(self._lease(lane, executor, now_ms))
+            self._trim(lane)
+            if lane.queue:
+                heapq.heappush(firsts, (self._waiters[lane.queue[0]].order, key, group))
+        return granted
+
+    def _lease(self, lane: _Lane, executor: _Executor, now_ms: int) -> _Lease:
+        waiter = self._waiters.pop(lane.queue.popleft())
+        lane.waiting -= 1
+        want = waiter.want
+        # Counted from the arrival: what was waited for is gone from the call's validity too.
+        lease = _Lease(want, lane.group, executor.name, waiter.until_ms)
+        self._leases[want.want_id] = lease
+        executor.leases.add(want.want_id)
+        if lane.group:
+            self._groups[lane.group].held += 1
+        self._set_timer(waiter.until_ms + LOST_EXTRA_MS, "lease", want.want_id)
+        return lease
+
+    def _open_lanes(self) -> Iterable[_Lane]:
+        for lane in self._lanes.values():
+            self._trim(lane)
+            if lane.queue:
+                yield lane
+
+    def _trim(self, lane: _Lane) -> None:
+        while lane.queue and lane.queue[0] not in self._waiters:
+            lane.queue.popleft()
+
+    @staticmethod
+    def _free_executor(pool: _Pool) -> _Executor | None:
+        """The least loaded; of those, the one that was used last, so that the others may end."""
+        free = [it for it in pool.executors.values() if it.up and len(it.leases) < it.places]
+        return min(free, key=lambda it: (len(it.leases), -it.idle_since_ms), default=None)
+
+    def _forget_waiter(self, want_id: str) -> _Waiter | None:
+        waiter = self._waiters.pop(want_id, None)
+        if waiter is not None:
+            lane = waiter.lane
+            lane.waiting -= 1
+            if len(lane.queue) > 2 * lane.waiting + 64:
+                lane.queue = deque(name for name in lane.queue if name in self._waiters)
+        return waiter
+
+    def _drop_group(self, lease: _Lease) -> None:
+        """A lost lease's place of its group: taken until its call must be over."""
+        if not lease.group:
+            return
+        group = self._groups[lease.group]
+        group.held -= 1
+        until_ms = lease.until_ms + LOST_EXTRA_MS
+        group.lost.append(until_ms)
+        self._set_timer(until_ms, "group", lease.group)
+        lease.group = ""
+
+    def _set_timer(self, at_ms: int, what: _Timer, name: str) -> None:
+        """Timers of what has ended meanwhile are thrown away from time to time."""
+        live = len(self._leases) + len(self._waiters) + sum(len(it.lost) + 1 for it in self._groups.values())
+        if len(self._timers) > 4 * live + 1_024:
+            known: dict[_Timer, Container[str]] = {
+                "lease": self._leases,
+                "waiter": self._waiters,
+                "group": self._groups,
+            }
+            self._timers = [timer for timer in self._timers if timer[2] in known[timer[1]]]
+            heapq.heapify(self._timers)
+        heapq.heappush(self._timers, (at_ms, what, name))
+
+    def _waiting_by_pool(self, now_ms: int | None) -> dict[PoolKey, int]:
+        """Who waits for each pool; with a time, only as many of a limited group as it has room for then."""
+        waiting: dict[PoolKey, int] = {}
+        for lane in self._lanes.values():
+            count = lane.waiting
+            if lane.group and now_ms is not None:
+                count = min(count, max(0, self._groups[lane.group].room(now_ms)))
+            if count:
+                waiting[lane.key] = waiting.get(lane.key, 0) + count
+        return waiting
+
+    @staticmethod
+    def _contended(lease: _Lease, waiting: Mapping[PoolKey, int]) -> bool:
+        return bool(lease.group or waiting.get((lease.want.pool, lease.want.kind)))
+
+    def _remove(self, executor: _Executor, now_ms: int, *, crashed: bool) -> None:
+        """It is none of ours from now on, whenever its process is gone; what it had at work is lost."""
+        del self._executors[executor.name]
+        pool = self._pools[executor.key]
+        del pool.executors[executor.name]
+        if crashed:
+            pool.failures += 1
+            pool.failed_starts += 0 if executor.up else 1
+            wait = CRASH_BACKOFF_MS[min(pool.failures, len(CRASH_BACKOFF_MS) - 1)]
+            pool.start_at_ms = max(pool.start_at_ms, now_ms + wait)
+        for grant_id in executor.leases:
+            lease = self._leases.pop(grant_id)
+            self._lost += 0 if lease.lost else 1
+            self._drop_group(lease)
+
+    def _ends(self, now_ms: int, waiting: Mapping[PoolKey, int]) -> list[str]:
+        """Executors to end: those that can't be freed, and those beyond the least that had no call for long."""
+        end, self._to_end = self._to_end, []
+        for key, pool in self._pools.items():
+            spare = len(pool.executors) - pool.shape.least
+            if spare <= 0 or waiting.get(key):
+                continue
+            idle = [
+                it
+                for it in pool.executors.values()
+                if it.up and not it.leases and it.idle_since_ms + pool.shape.idle_ms <= now_ms
+            ]
+            for executor in sorted(idle, key=lambda it: it.idle_since_ms)[:spare]:
+                end.append(executor.name)
+                self._remove(executor, now_ms, crashed=False)
+        return end
+
+    def _starts(self, now_ms: int, waiting: Mapping[PoolKey, int]) -> list[tuple[str, PoolKey]]:
+        start: list[tuple[str, PoolKey]] = []
+        for key, pool in self._pools.items():
+            if now_ms < pool.start_at_ms:
+                continue
+            alive = len(pool.executors)
+            starting = sum(not it.up for it in pool.executors.values())
+            needed = -(-waiting.get(key, 0) // pool.shape.places) - starting
+            wanted = max(needed, pool.shape.least - alive)
+            for _ in range(max(0, min(wanted, pool.shape.most - alive))):
+                self._number += 1
+                name = self._name_of(key, self._number)
+                executor = _Executor(name, key, pool.shape.places, idle_since_ms=now_ms)
+                pool.executors[name] = self._executors[name] = executor
+                start.append((name, key))
+        return start

@@ -1,0 +1,366 @@
+"""Places of pools and groups: never above a limit, none lost for ever, first come first served, all bounded."""
+
+from __future__ import annotations
+
+from itertools import count
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from boundloop.actors.places import Grant, Kind, LossCause, Want
+from boundloop.actors.slots import CRASH_BACKOFF_MS, LOST_EXTRA_MS, Assigned, PoolShape, Slots
+
+SYNC = ("default", "sync")
+ASYNC = ("default", "async")
+QUICK = ("default", "quick")
+
+
+class Desk:
+    """Slots with a clock to move, executors that come up when they are told to, and what was said so far."""
+
+    def __init__(self, *, sync: int = 2, groups: dict[str, int] | None = None, **options: object) -> None:
+        shapes = {
+            SYNC: PoolShape(least=0, most=sync, places=1, idle_ms=1_000),
+            ASYNC: PoolShape(least=0, most=1, places=4, idle_ms=1_000),
+            QUICK: PoolShape(least=1, most=1, places=8, idle_ms=1_000),
+        }
+        self.now = 0
+        self.slots = Slots(shapes, groups or {}, **options)  # type: ignore[arg-type]  # each test's own keywords
+        self.granted: dict[str, Grant] = {}
+        self.refused: dict[str, str] = {}
+        self.started: list[str] = []
+        self.ended: list[str] = []
+        self._ids = count(1)
+
+    def want(self, *, kind: Kind = "sync", group: str = "", valid_ms: int = 1_000, host: str = "h") -> str:
+        want_id = f"w{next(self._ids)}"
+        code = self.slots.ask(
+            Want(
+                want_id=want_id,
+                host_id=host,
+                tool="t",
+                pool="default",
+                kind=kind,
+                group=group,
+                valid_ms=valid_ms,
+            ),
+            self.now,
+        )
+        if code is not None:
+            self.refused[want_id] = code
+        return want_id
+
+    def turn(self, *, up: bool = True) -> Assigned:
+        """Do what is due; with ``up`` what was started comes up at once."""
+        said = self.slots.assign(self.now)
+        self.granted.update({grant.grant_id: grant for grant in said.grants})
+        self.refused.update(said.refused)
+        self.started += [name for name, _ in said.start]
+        self.ended += said.end
+        if up and said.start:
+            for name, _ in said.start:
+                self.slots.executor_up(name, self.now)
+            return self.turn()
+        return said
+
+    def back(self, grant_id: str) -> None:
+        self.slots.give_back(grant_id, self.now)
+        self.turn()
+
+    def lost(self, grant_id: str, why: LossCause = "overdue") -> None:
+        self.slots.lost(grant_id, why, self.now)
+        self.turn()
+
+    def pass_ms(self, ms: int) -> None:
+        self.now += ms
+        self.turn()
+
+
+def test_a_sync_executor_has_one_call_and_the_next_waits_for_it() -> None:
+    desk = Desk(sync=1)
+    first, second = desk.want(), desk.want()
+    desk.turn()
+    assert list(desk.granted) == [first]
+    assert desk.granted[first].contended
+    desk.back(first)
+    assert desk.granted[second].actor == desk.granted[first].actor
+    assert not desk.granted[second].contended
+
+
+def test_executors_are_started_when_somebody_waits_and_never_more_than_the_most() -> None:
+    desk = Desk(sync=3)
+    desk.turn()
+    assert desk.started == ["default-quick-1"]
+    for _ in range(10):
+        desk.want()
+    desk.turn()
+    assert len(desk.granted) == 3
+    assert len(desk.started) == 4
+
+
+def test_waiters_are_served_in_order_of_arrival() -> None:
+    desk = Desk(sync=1)
+    wants = [desk.want(valid_ms=100_000) for _ in range(5)]
+    desk.turn()
+    for want in wants:
+        assert list(desk.granted)[-1] == want
+        desk.back(want)
+
+
+def test_a_full_group_lets_others_of_the_pool_pass_but_nobody_of_the_group() -> None:
+    desk = Desk(sync=3, groups={"bank": 1})
+    first, second = desk.want(group="bank"), desk.want(group="bank")
+    other = desk.want()
+    beside = desk.want(kind="async", group="bank")
+    desk.turn()
+    assert set(desk.granted) == {first, other}
+    desk.back(first)
+    assert second in desk.granted
+    assert beside not in desk.granted
+
+
+def test_who_has_room_in_its_group_but_no_executor_is_next_in_both() -> None:
+    desk = Desk(sync=1, groups={"bank": 1})
+    running = desk.want()
+    desk.turn()
+    grouped = desk.want(group="bank")
+    later = desk.want()
+    other_kind = desk.want(kind="async", group="bank")
+    desk.turn()
+    assert set(desk.granted) == {running}
+    desk.back(running)
+    assert grouped in desk.granted
+    assert {later, other_kind}.isdisjoint(desk.granted)
+
+
+def test_a_lost_group_place_returns_after_the_validity_and_the_executor_at_once() -> None:
+    """R3, R19: an executor that died may have a request at the far side for as long as the call was valid."""
+    desk = Desk(groups={"bank": 1})
+    first = desk.want(group="bank", valid_ms=5_000)
+    desk.turn()
+    second = desk.want(group="bank", valid_ms=60_000)
+    desk.lost(first, "died")
+    other = desk.want()
+    desk.turn()
+    assert desk.ended == [desk.granted[first].actor]
+    assert other in desk.granted
+    desk.pass_ms(4_999 + LOST_EXTRA_MS)
+    assert second not in desk.granted
+    desk.pass_ms(1)
+    assert second in desk.granted
+
+
+def test_a_place_that_is_never_given_back_is_taken_for_lost() -> None:
+    desk = Desk(sync=1)
+    first = desk.want(valid_ms=1_000)
+    desk.turn()
+    desk.pass_ms(1_000 + LOST_EXTRA_MS)
+    assert desk.ended == [desk.granted[first].actor]
+    again = desk.want()
+    desk.turn()
+    assert again in desk.granted
+
+
+def test_a_dead_host_waits_for_nothing_and_holds_nothing() -> None:
+    desk = Desk(sync=1)
+    held, waits = desk.want(host="a", valid_ms=60_000), desk.want(host="a", valid_ms=60_000)
+    other = desk.want(host="b", valid_ms=60_000)
+    desk.turn()
+    desk.slots.host_gone("a", desk.now)
+    desk.turn()
+    assert held in desk.granted
+    assert waits not in desk.granted
+    assert other in desk.granted
+    assert desk.granted[other].actor != desk.granted[held].actor
+
+
+def test_one_overdue_call_on_a_loop_spares_its_siblings() -> None:
+    desk = Desk()
+    calls = [desk.want(kind="async", valid_ms=5_000) for _ in range(4)]
+    desk.turn()
+    desk.lost(calls[0])
+    assert not desk.ended
+    fifth = desk.want(kind="async", valid_ms=60_000)
+    desk.turn()
+    assert fifth not in desk.granted
+    desk.pass_ms(5_000 + LOST_EXTRA_MS)
+    assert fifth in desk.granted
+
+
+def test_a_stuck_quick_executor_is_replaced_and_a_dead_hosts_share_of_one_is_not() -> None:
+    desk = Desk()
+    first, second = desk.want(kind="quick", host="a"), desk.want(kind="quick", host="b")
+    desk.turn()
+    desk.slots.host_gone("a", desk.now)
+    desk.turn()
+    assert not desk.ended
+    desk.lost(second)
+    assert desk.ended == [desk.granted[first].actor]
+    assert len(desk.started) == 2
+
+
+def test_nobody_waits_past_the_validity() -> None:
+    desk = Desk(sync=1)
+    desk.want(valid_ms=60_000)
+    late = desk.want(valid_ms=1_000)
+    desk.turn()
+    assert desk.slots.next_ms(desk.now) == 1_000
+    desk.pass_ms(1_000)
+    assert desk.refused == {late: "expired"}
+
+
+def test_the_queue_is_bounded_and_its_refusal_typed() -> None:
+    desk = Desk(sync=1, queue_max=2)
+    wants = [desk.want() for _ in range(3)]
+    assert desk.refused == {wants[2]: "overloaded"}
+
+
+def test_an_unknown_pool_is_refused_at_once() -> None:
+    desk = Desk()
+    want = Want(want_id="x", host_id="h", tool="t", pool="gpu", kind="sync", valid_ms=1)
+    assert desk.slots.ask(want, 0) == "no_pool"
+
+
+def test_after_an_unclean_restart_a_group_grants_nothing_until_the_old_calls_must_be_over() -> None:
+    desk = Desk(groups={"bank": 1}, closed_until_ms={"bank": 30_000})
+    first = desk.want(group="bank", valid_ms=60_000)
+    desk.turn()
+    assert not desk.granted
+    assert desk.slots.next_ms(desk.now) == 30_000
+    desk.pass_ms(30_000)
+    assert first in desk.granted
+
+
+def test_executors_that_dont_come_up_are_tried_ever_more_slowly_and_waiters_are_told_why() -> None:
+    desk = Desk(sync=1)
+    want = desk.want(valid_ms=60_000)
+    starts: list[int] = []
+    for _ in range(400):
+        for name, key in desk.turn(up=False).start:
+            if key == SYNC:
+                starts.append(desk.now)
+                desk.slots.executor_gone(name, desk.now)
+        desk.now += 250
+    gaps = [later - earlier for earlier, later in zip(starts, starts[1:], strict=False)]
+    assert gaps[-1] == 0 or all(gap >= CRASH_BACKOFF_MS[2] for gap in gaps[2:])
+    assert len(starts) < 12
+    assert desk.refused == {want: "executors_failing"}
+
+
+def test_idle_executors_beyond_the_least_end() -> None:
+    desk = Desk(sync=2)
+    wants = [desk.want(), desk.want()]
+    desk.turn()
+    for want in wants:
+        desk.back(want)
+    assert desk.slots.next_ms(desk.now) is not None
+    desk.pass_ms(1_000)
+    assert set(desk.ended) == {desk.granted[want].actor for want in wants}
+    assert desk.slots.statistics().pools[QUICK].up == 1
+
+
+def test_timers_of_what_has_ended_do_not_pile_up() -> None:
+    desk = Desk()
+    for _ in range(20_000):
+        want = desk.want(valid_ms=86_400_000)
+        desk.turn()
+        desk.back(want)
+    assert len(desk.slots._timers) < 3_000  # pyright: ignore[reportPrivateUsage]  # what would grow unseen
+    assert not desk.slots._leases  # pyright: ignore[reportPrivateUsage]  # the same
+
+
+LIMIT = 2
+
+
+class Walk(RuleBasedStateMachine):
+    """Any order of what may happen. The model: which calls may be at the group's far side, and until when."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.desk = Desk(sync=3, groups={"bank": LIMIT}, queue_max=20)
+        self.valid_until: dict[str, int] = {}
+        self.grouped: set[str] = set()
+        self.done: set[str] = set()
+        self.lost: set[str] = set()
+
+    def _open(self) -> list[str]:
+        return [it for it in self.desk.granted if it not in self.done and it not in self.lost]
+
+    @rule(
+        group=st.sampled_from(["", "bank"]),
+        kind=st.sampled_from(["sync", "async"]),
+        valid_ms=st.integers(1, 5_000),
+        host=st.sampled_from(["a", "b"]),
+    )
+    def ask(self, group: str, kind: Kind, valid_ms: int, host: str) -> None:
+        want = self.desk.want(group=group, kind=kind, valid_ms=valid_ms, host=host)
+        self.valid_until[want] = self.desk.now + valid_ms
+        if group:
+            self.grouped.add(want)
+        self.desk.turn()
+
+    @rule(data=st.data())
+    def give_back(self, data: st.DataObject) -> None:
+        if calls := self._open():
+            call = data.draw(st.sampled_from(calls))
+            self.done.add(call)
+            self.desk.back(call)
+
+    @rule(data=st.data(), why=st.sampled_from(["died", "overdue"]))
+    def lose(self, data: st.DataObject, why: LossCause) -> None:
+        if calls := self._open():
+            call = data.draw(st.sampled_from(calls))
+            self.lost.add(call)
+            self.desk.lost(call, why)
+
+    @rule(data=st.data())
+    def kill(self, data: st.DataObject) -> None:
+        if self.desk.started:
+            self.desk.slots.executor_gone(data.draw(st.sampled_from(self.desk.started)), self.desk.now)
+            self.desk.turn()
+
+    @rule(host=st.sampled_from(["a", "b"]))
+    def host_dies(self, host: str) -> None:
+        self.desk.slots.host_gone(host, self.desk.now)
+        self.desk.turn()
+
+    @rule(ms=st.integers(1, 3_000))
+    def wait(self, ms: int) -> None:
+        self.desk.pass_ms(ms)
+
+    @invariant()
+    def never_above_the_limit_at_the_far_side(self) -> None:
+        """A call may be there from its grant until it was given back, or else until its validity is over."""
+        there = [
+            call
+            for call in self.desk.granted
+            if call in self.grouped and call not in self.done and self.valid_until[call] > self.desk.now
+        ]
+        assert len(there) <= LIMIT, there
+
+    @invariant()
+    def no_executor_has_more_than_its_places(self) -> None:
+        pools = self.desk.slots.statistics().pools
+        assert pools[SYNC].leased <= pools[SYNC].up <= 3
+        assert pools[ASYNC].leased <= 4
+
+    def teardown(self) -> None:
+        """No place is lost for ever: after the longest validity all of them can be had at once."""
+        self.desk.pass_ms(5_000 + LOST_EXTRA_MS)
+        self.desk.pass_ms(CRASH_BACKOFF_MS[-1])
+        wants = [self.desk.want(group="bank", valid_ms=5_000) for _ in range(LIMIT)]
+        wants.append(self.desk.want(valid_ms=5_000))
+        self.desk.turn()
+        assert set(wants) <= set(self.desk.granted)
+        for want in wants:
+            self.desk.back(want)
+        self.desk.pass_ms(5_000 + LOST_EXTRA_MS)
+        statistics = self.desk.slots.statistics()
+        assert statistics.waiting == 0
+        assert statistics.groups["bank"].held == statistics.groups["bank"].lost == 0
+        assert all(pool.leased == 0 for pool in statistics.pools.values())
+
+
+TestWalk = Walk.TestCase
+TestWalk.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
