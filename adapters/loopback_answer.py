@@ -15,21 +15,13 @@ from typing import Final
 import msgspec
 
 from ..runtime.model import ModelTurn, ProposedCall
+from .correlation import REQUEST_ID_HEADER, read_request_id
 from .loopback_script import Fault, FaultKind, ServedScript, ServerScript
 from .script import ScriptedTurn
 
-REQUEST_ID_HEADER: Final = "x-client-request-id"
-REQUEST_ID_CHARS_MAX: Final = 256
-_request_id = re.compile(r"([A-Za-z0-9_.:-]{1,200})/t([0-9]{1,9})/a([0-9]{1,9})").fullmatch
 _place = re.compile(rb"\{\{user(?:\.([0-9]{1,3}))?\}\}")
 
 JSON_HEADERS: Final = (("content-type", "application/json"),)
-
-
-def request_id(run: str, turn: int, attempt: int) -> str:
-    """The correlation id of one attempt; empty where a run's id doesn't fit into a header."""
-    text = f"{run}/t{turn}/a{attempt}"
-    return text if _request_id(text) else ""
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
@@ -128,9 +120,9 @@ def _first_user(messages: list[_Message]) -> str:
 
 
 def _due(asked: _Asked, user: str, headers: Mapping[str, str]) -> _Due:
-    found = _request_id(headers.get(REQUEST_ID_HEADER, "")[:REQUEST_ID_CHARS_MAX])
-    if found:
-        return _Due(found[1], int(found[2]), int(found[3]), asked.model, user)
+    found = read_request_id(headers.get(REQUEST_ID_HEADER, ""))
+    if found is not None:
+        return _Due(found.run, found.turn, found.attempt, asked.model, user)
     turn = 1 + sum(message.role == "assistant" for message in asked.messages)
     conversation = sha256(user.encode("utf-8", "surrogatepass")).hexdigest()[:16]
     return _Due(conversation, turn, 1, asked.model, user)

@@ -1,0 +1,312 @@
+"""From the bytes of a Chat Completions answer to a ``ModelTurn``: pure, total, and never kinder than the facts.
+
+The calls themselves say that there are calls, never the finish value; whether they may run, and whether a text is an
+answer, the finish value must say. ``decide`` is that table; ``docs/models.md`` publishes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, cast
+
+import msgspec
+from msgspec import Raw
+
+from ..runtime.canonical import JSON, canonical_bytes
+from ..runtime.errors import CallerError
+from ..runtime.foreign_text import bounded_text
+from ..runtime.model import FinishKind, ModelTurn, ProposedCall, Usage
+from ..runtime.strict_json import JsonRefused, parse_object, parse_value
+from .openai_chat_errors import NATIVE_CHARS_MAX, refusal
+from .openai_chat_wire import (
+    WireCall,
+    WireChoice,
+    WireCompletion,
+    WireFunction,
+    WireMessage,
+    decode_completion,
+    decode_disputed,
+    decode_parts,
+    present,
+    text_of,
+)
+
+RESPONSE_DEPTH_MAX: Final = 48
+RESPONSE_NODES_MAX: Final = 500_000
+CONTINUATION_TAG: Final = "openai_chat"
+
+_ELSEWHERE: Final = frozenset({"dup_key", "int_range", "overflow", "depth", "nodes"})
+"""What the strict parser may find in a field that is never read: then only the fields that count must be free of it."""
+
+
+def decode_answer(status: int, headers: Mapping[str, str], body: bytes, *, now_ms: int) -> ModelTurn:
+    """The turn of a whole HTTP answer. ``headers`` have lower-case names; ``now_ms`` is Unix time."""
+    if status != 200:
+        return refusal(status, headers, body, now_ms=now_ms)
+    try:
+        completion = _read(body)
+    except JsonRefused as error:
+        return _unreadable(error, body)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return _wrong_shape("response_shape", "the answer isn't a chat completion")
+    if present(completion.error):
+        turn = refusal(status, headers, b'{"error":' + bytes(completion.error) + b"}", now_ms=now_ms)
+    else:
+        turn = _turn_of(completion)
+    return msgspec.structs.replace(
+        turn,
+        usage=turn.usage or read_usage(completion.usage),
+        response_id=bounded_text(text_of(completion.id), 256) or turn.response_id,
+        served_model=bounded_text(text_of(completion.model), 256),
+    )
+
+
+# --- reading --------------------------------------------------------------------------------------------------------
+
+
+def _read(body: bytes) -> WireCompletion:
+    """The answer's fields. Raises ``JsonRefused`` for what isn't one unambiguous JSON object, and what msgspec raises
+    for known fields of another shape."""
+    try:
+        parse_object(body, bytes_max=len(body), depth_max=RESPONSE_DEPTH_MAX, nodes_max=RESPONSE_NODES_MAX)
+    except JsonRefused as error:
+        if error.code not in _ELSEWHERE or body.count(b'"choices"') > 1:
+            raise
+        completion = decode_completion(body)
+        disputed = decode_disputed(body)
+        for part in (_without_argument_objects(bytes(disputed.choices), completion), bytes(disputed.error)):
+            if part:
+                parse_value(
+                    part, bytes_max=len(part), depth_max=RESPONSE_DEPTH_MAX, nodes_max=RESPONSE_NODES_MAX
+                )
+        return completion
+    return decode_completion(body)
+
+
+def _without_argument_objects(choices: bytes, completion: WireCompletion) -> bytes:
+    """Arguments that came as an object instead of a string are the model's: whether they hold a key twice is for the
+    ladder to refuse, call by call."""
+    for choice in completion.choices or ():
+        for call in (choice.message and choice.message.tool_calls) or ():
+            arguments = bytes(call.function.arguments) if call.function else b""
+            if arguments.startswith(b"{"):
+                choices = choices.replace(arguments, b"{}")
+    return choices
+
+
+def _unreadable(error: JsonRefused, body: bytes) -> ModelTurn:
+    bare = body.strip()
+    if error.code == "syntax" and (not bare or (bare[:1] == b"{" and bare[-1:] != b"}")):
+        return ModelTurn(
+            finish="transport_broken",
+            error_code="truncated_json",
+            safe_message="the answer breaks off in its middle",
+        )
+    code = "not_json" if error.code in ("syntax", "encoding", "bom", "not_object") else f"json_{error.code}"
+    return _wrong_shape(code, "the answer isn't the JSON object of a chat completion")
+
+
+def _wrong_shape(code: str, message: str) -> ModelTurn:
+    return ModelTurn(finish="provider_error", finish_raw=code, error_code=code, safe_message=message)
+
+
+def read_usage(raw: Raw) -> Usage | None:
+    """Tokens as reported. What isn't a count is not reported, never zero.
+
+    A total above prompt and completion counts as output: some servers leave reasoning out of the completion, and an
+    unreported token would be an unspent one.
+    """
+    if not present(raw):
+        return None
+    try:
+        usage = parse_object(bytes(raw))
+    except JsonRefused:
+        return None
+    given, made, total = (_count(usage.get(f"{name}_tokens")) for name in ("prompt", "completion", "total"))
+    if given is None and made is None:
+        return None
+    if given is not None and made is not None and total is not None:
+        made = max(made, total - given)
+    return Usage(
+        input_tokens=given,
+        output_tokens=made,
+        cached_input_tokens=_detail(usage, "prompt_tokens_details", "cached_tokens"),
+        reasoning_tokens=_detail(usage, "completion_tokens_details", "reasoning_tokens"),
+    )
+
+
+def _count(value: JSON) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+
+
+def _detail(usage: dict[str, JSON], group: str, name: str) -> int:
+    members = usage.get(group)
+    return (_count(members.get(name)) or 0) if isinstance(members, dict) else 0
+
+
+# --- what it means --------------------------------------------------------------------------------------------------
+
+
+def _turn_of(completion: WireCompletion) -> ModelTurn:
+    choices = completion.choices
+    if not choices:
+        return _model_error("no_choice", "the answer holds no choice")
+    if len(choices) > 1:
+        # One was asked for. Which of several is meant nobody said.
+        return _model_error("several_choices", "the answer holds several choices")
+    choice = choices[0]
+    message = choice.message or WireMessage()
+    text, refused = _content(message)
+    calls, odd = _calls(message)
+    finish, code = decide(
+        choice.finish_reason, calls=calls, refused=bool(refused), no_message=choice.message is None, odd=odd
+    )
+    failed = finish in ("model_error", "provider_error", "unknown_finish")
+    return ModelTurn(
+        finish=finish,
+        finish_raw=_native(choice),
+        text=text or (refused if finish == "refused" else ""),
+        calls=calls,
+        continuation=None if failed else _continuation(message, bool(calls)),
+        error_code=code,
+        safe_message=_MESSAGES.get(code, ""),
+    )
+
+
+_MESSAGES: Final = {
+    "calls_missing": "the model said that it calls a tool, and calls none",
+    "call_type": "the model called something else than a function",
+    "no_message": "the answer holds no message",
+    "finish_error": "the server says that generating failed",
+    "unknown_finish": "the answer ends in a way that isn't known",
+    "arguments_missing": "nothing says that the calls are whole",
+}
+
+TRUNCATED: Final = frozenset({"length", "max_tokens", "model_length"})
+SERVER_FAILED: Final = frozenset({"error", "insufficient_system_resource"})
+WITH_CALLS: Final = frozenset({"tool_calls", "function_call", "stop"})
+"""With any of these, calls that came may run: servers also say ``stop`` when a tool was forced."""
+
+
+def decide(
+    native: object,
+    *,
+    calls: tuple[ProposedCall, ...] = (),
+    refused: bool = False,
+    no_message: bool = False,
+    odd: bool = False,
+) -> tuple[FinishKind, str]:
+    """The truth table: what a finish value with what came along means, and the code of what is wrong, if anything.
+
+    ``odd``: something was called that is no function. First row that fits.
+    """
+    if native == "content_filter":
+        return "filtered", ""
+    if refused:
+        return "refused", ""
+    if native in TRUNCATED:
+        return "truncated", ""
+    if native in SERVER_FAILED:
+        return "provider_error", "finish_error"
+    if odd:
+        return "model_error", "call_type"
+    if native is None or native == "":
+        # Some servers leave it out beside calls. It is never final, and nothing says then that an empty argument
+        # text is one and not a cut one.
+        if not calls:
+            return "unknown_finish", "unknown_finish"
+        whole = all(call.arguments not in (b"", b"null") for call in calls)
+        return ("calls", "") if whole else ("unknown_finish", "arguments_missing")
+    if native in WITH_CALLS and calls:
+        return "calls", ""
+    if native in ("tool_calls", "function_call"):
+        return "model_error", "calls_missing"
+    if native == "stop":
+        return ("model_error", "no_message") if no_message else ("final", "")
+    return "unknown_finish", "unknown_finish"
+
+
+def _model_error(code: str, message: str) -> ModelTurn:
+    return ModelTurn(finish="model_error", finish_raw=code, error_code=code, safe_message=message)
+
+
+def _native(choice: WireChoice) -> str:
+    native = choice.finish_reason
+    if native is None:
+        return "null"
+    return bounded_text(native, NATIVE_CHARS_MAX) if isinstance(native, str) else f"({type(native).__name__})"
+
+
+def _content(message: WireMessage) -> tuple[str, str]:
+    """The text and the refusal; content may be a string, null, or a list of parts, of which unknown ones are skipped."""
+    refused = text_of(message.refusal)
+    raw = bytes(message.content)
+    if raw.startswith(b'"'):
+        return msgspec.json.decode(raw, type=str), refused
+    if not raw.startswith(b"["):
+        return "", refused
+    parts = decode_parts(raw)
+    text = "".join(text_of(part.text) for part in parts if part.type == "text")
+    return text, refused or "".join(text_of(part.refusal) for part in parts if part.type == "refusal")
+
+
+def _calls(message: WireMessage) -> tuple[tuple[ProposedCall, ...], bool]:
+    """The calls with their raw argument bytes, and whether something else than a function was called."""
+    if message.tool_calls:
+        odd = any(call.type not in (None, "", "function") for call in message.tool_calls)
+        return tuple(_call(call.function, text_of(call.id)) for call in message.tool_calls), odd
+    legacy = message.function_call
+    if legacy is not None and (text_of(legacy.name) or arguments_of(legacy.arguments)):
+        return (_call(legacy, ""),), False
+    return (), False
+
+
+def _call(function: WireFunction | None, label: str) -> ProposedCall:
+    if function is None:
+        return ProposedCall("", b"", label)
+    return ProposedCall(text_of(function.name), arguments_of(function.arguments), label)
+
+
+def arguments_of(raw: Raw) -> bytes:
+    """The argument text as the model wrote it: what a JSON string holds, and any other value as its own bytes."""
+    data = bytes(raw)
+    return msgspec.json.decode(data, type=str).encode() if data.startswith(b'"') else data
+
+
+# --- what the server wants to see again -----------------------------------------------------------------------------
+
+
+def _continuation(message: WireMessage, calling: bool) -> bytes | None:
+    """Opaque state, kept as it came: signed reasoning, and plain reasoning beside calls, where one server wants it back
+    and elsewhere some refuse it."""
+    kept: dict[str, JSON] = {}
+    if calling and present(message.reasoning_content):
+        kept["reasoning_content"] = _value(message.reasoning_content)
+    for name in ("reasoning_details", "extra_content"):
+        raw: Raw = getattr(message, name)
+        if present(raw):
+            kept[name] = _value(raw)
+    content = _value(message.content) if bytes(message.content).startswith(b"[") else None
+    if isinstance(content, list) and any(
+        isinstance(part, dict) and part.get("type") == "thinking" for part in content
+    ):
+        kept["content"] = content
+    extras = [_extra(call) for call in message.tool_calls or ()]
+    if not kept and not any(extras):
+        return None
+    whole: dict[str, JSON] = {CONTINUATION_TAG: 1, "message": kept}
+    if any(extras):
+        whole["calls"] = extras
+    try:
+        return canonical_bytes(whole)
+    except CallerError:
+        return None
+
+
+def _extra(call: WireCall) -> JSON:
+    return _value(call.extra_content) if present(call.extra_content) else None
+
+
+def _value(raw: Raw) -> JSON:
+    value: Any = msgspec.json.decode(raw)
+    return cast(JSON, value)
