@@ -95,12 +95,11 @@ def _without_argument_objects(choices: bytes, completion: WireCompletion) -> byt
 
 
 def _unreadable(error: JsonRefused, body: bytes) -> ModelTurn:
-    bare = body.strip()
-    if error.code == "syntax" and (not bare or (bare[:1] == b"{" and bare[-1:] != b"}")):
+    if error.code == "syntax" and body.lstrip()[:1] in (b"", b"{"):
         return ModelTurn(
             finish="transport_broken",
-            error_code="truncated_json",
-            safe_message="the answer breaks off in its middle",
+            error_code="broken_json",
+            safe_message="the answer breaks off, or isn't whole",
         )
     code = "not_json" if error.code in ("syntax", "encoding", "bom", "not_object") else f"json_{error.code}"
     return _wrong_shape(code, "the answer isn't the JSON object of a chat completion")
@@ -200,6 +199,8 @@ def decide(
 
     ``odd``: something was called that is no function. First row that fits.
     """
+    if native is not None and not isinstance(native, str):
+        native = "(no word)"
     if native == "content_filter":
         return "filtered", ""
     if refused:
