@@ -1,7 +1,7 @@
 """From the bytes of a Chat Completions answer to a ``ModelTurn``: pure, total, and never kinder than the facts.
 
 The calls themselves say that there are calls, never the finish value; whether they may run, and whether a text is an
-answer, the finish value must say. ``decide`` is that table; ``docs/models.md`` publishes it.
+answer, the finish value must say. ``decide`` is that table; ``docs/model-adapters.md`` publishes it.
 """
 
 from __future__ import annotations

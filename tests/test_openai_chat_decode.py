@@ -15,7 +15,7 @@ from boundloop.adapters.openai_chat_decode import decide, decode_answer, read_us
 from boundloop.adapters.openai_chat_errors import RETRY_AFTER_MS_MAX, retry_after_ms
 from boundloop.runtime.model import FINISH, ModelTurn, ProposedCall, Usage
 
-DOC: Final = (Path(__file__).resolve().parent.parent / "docs/models.md").read_text("utf-8")
+DOC: Final = (Path(__file__).resolve().parent.parent / "docs/model-adapters.md").read_text("utf-8")
 CALL: Final = {"id": "call_1", "type": "function", "function": {"name": "look", "arguments": '{"a":1}'}}
 
 
