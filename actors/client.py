@@ -8,7 +8,7 @@ as long as it lives, takes up whatever is ready in it, and serves other shells o
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterable, Mapping
 from decimal import Decimal
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar, Unpack
@@ -22,12 +22,15 @@ from ..runtime.prices import PriceTable
 from ..runtime.state import State
 from ..runtime.toolbox import Toolbox
 from . import wishes
-from .embedded import Embedded
+from .embedded import Embedded, cluster_use
 from .loop_thread import LoopThread, own_loop
+from .mapping import PARALLEL_DEFAULT, Mapped, Row, mapped
 from .model_spec import adapter_from
+from .owning import Parts
 from .result import Result
 from .run_options import Permissions, StartOptions, Tools, checked_text, permissions_from
-from .waiting import StillRunning
+from .streaming import Committed
+from .waiting import StillRunning, Until
 from .watching import ProgressWatcher, Watcher
 from .wishes import CommandRefused
 
@@ -86,6 +89,32 @@ class AsyncRuntime:
     async def wait(self, run_id: str, timeout_s: float | None = None) -> Result:
         """As ``Runtime.wait``."""
         return await self._on_loop(self._embedded.result(run_id, timeout_s, "stop"))
+
+    async def stream(
+        self, run_id: str, *, after_seq: int = 0, until: Until = "stop"
+    ) -> AsyncGenerator[Committed]:
+        """As ``Runtime.stream``."""
+        reading = self._embedded.stream(run_id, after_seq, until)
+        try:
+            while (item := await self._on_loop(_next(reading))) is not None:
+                yield item
+        finally:
+            await self._on_loop(reading.aclose())
+
+    async def map(
+        self,
+        inputs: Iterable[str | Row],
+        *,
+        parallel: int = PARALLEL_DEFAULT,
+        **options: Unpack[StartOptions],
+    ) -> AsyncGenerator[Mapped]:
+        """As ``Runtime.map``."""
+        mapping = mapped(self._embedded, inputs, parallel, options)
+        try:
+            while (item := await self._on_loop(_next(mapping))) is not None:
+                yield item
+        finally:
+            await self._on_loop(mapping.aclose())
 
     async def state(self, run_id: str) -> State:
         """As ``Runtime.state``."""
@@ -184,26 +213,41 @@ class Runtime:
         take_over: bool = False,
         clock: Callable[[], int] | None = None,
         loop: asyncio.AbstractEventLoop | None = None,
-        ray: None = None,
+        ray: str | None = None,
+        name: str = "boundloop",
+        run_actors: int = 8,
+        warm_actors: int = 1,
+        dense_actors: int = 0,
+        pools: Mapping[str, Any] | None = None,
     ) -> None:
-        if ray is not None:
-            raise DeclarationError("ray", "this version runs in process only: ray=None", path="ray")
         if not isinstance(store, str) and not hasattr(store, "append"):
             raise StoreUrlError(repr(store)[:200], "give a store's URL, or an open EventStore")
         adapter = adapter_from(model) if isinstance(model, str) else model
         if adapter is not None and not hasattr(adapter, "request"):
             raise DeclarationError("model_type", "give a model's spec, or a ModelAdapter", path="model")
-        self._embedded = Embedded(
+        parts = Parts(
             toolbox=tools if isinstance(tools, Toolbox) else Toolbox(tools),
             policy=policy or Policy(),
-            prices=prices or PriceTable(revision="none"),
             adapter=adapter,
             tenant=checked_text(tenant, "tenant"),
-            principal=checked_text(principal, "principal"),
             application=checked_text(application, "application"),
             permissions_of=permissions_from(permissions),
-            groups=groups,
-            dependencies=dependencies,
+            groups=groups or {},
+            dependencies=dependencies or {},
+        )
+        cluster = cluster_use(
+            ray,
+            name=checked_text(name, "name"),
+            run_actors=run_actors,
+            warm=warm_actors,
+            dense_actors=dense_actors,
+            pools=pools,
+        )
+        self._embedded = Embedded(
+            parts,
+            prices=prices or PriceTable(revision="none"),
+            principal=checked_text(principal, "principal"),
+            cluster=cluster,
         )
         self._thread = LoopThread(asyncio.new_event_loop() if loop is None else loop)
         self.aio = AsyncRuntime(self, self._embedded, self._thread)
@@ -226,7 +270,7 @@ class Runtime:
     @property
     def application(self) -> str:
         """The application's reference, empty if it has none."""
-        return self._embedded.application
+        return self._embedded.parts.application
 
     @property
     def principal(self) -> str:
@@ -266,6 +310,41 @@ class Runtime:
     def wait(self, run_id: str, timeout_s: float | None = None) -> Result:
         """Block until the run ends or stops; a wait for a person is waited through. Raises as ``result``."""
         return self._call(self._embedded.result(run_id, timeout_s, "stop"))
+
+    def stream(self, run_id: str, *, after_seq: int = 0, until: Until = "stop") -> Generator[Committed]:
+        """The run's committed events from ``after_seq`` on (0: from its start), each once and in order, as they come.
+
+        Ends when the run ends or stops; with ``until="rest"`` also when it waits for a person or another run. To go on
+        later, in this or another process, give the last ``seq`` as ``after_seq``. A slow reader misses nothing. Raises
+        ``RunNotFound``, ``StoreError``.
+        """
+        reading = self._embedded.stream(run_id, after_seq, until)
+        try:
+            while (item := self._call(_next(reading))) is not None:
+                yield item
+        finally:
+            self._call(reading.aclose())
+
+    def map(
+        self,
+        inputs: Iterable[str | Row],
+        *,
+        parallel: int = PARALLEL_DEFAULT,
+        **options: Unpack[StartOptions],
+    ) -> Generator[Mapped]:
+        """One run for each input, at most ``parallel`` (1 to 10,000) at a time, many in one process; the outcomes in
+        the order of the inputs.
+
+        An input is a text, or a ``Row`` with options of its own. Nothing that becomes of one row fails the others: what a
+        start or a wait raises is the row's ``error``. A run that stops ends (``on_stop="end"`` unless given); one that
+        waits for a person is given back as it is, ``waiting``. Raises for options that no row could be started with.
+        """
+        mapping = mapped(self._embedded, inputs, parallel, options)
+        try:
+            while (item := self._call(_next(mapping))) is not None:
+                yield item
+        finally:
+            self._call(mapping.aclose())
 
     def state(self, run_id: str) -> State:
         """The folded state from the log, as committed now. Raises ``RunNotFound``."""
@@ -370,3 +449,7 @@ class Runtime:
 
     def _call(self, work: Coroutine[Any, Any, T], timeout_s: float | None = None) -> T:
         return self._thread.call(work, timeout_s)
+
+
+async def _next(items: AsyncGenerator[T]) -> T | None:
+    return await anext(items, None)

@@ -1,168 +1,254 @@
-"""A Runtime's half that lives on its loop: the store, the host, and those who wait. Runtime and its twin call into it."""
+"""A Runtime's half that lives on its loop: it owns the store, or goes through whoever does. Runtime and its twin call into it.
+
+In a cluster the first Runtime on a store is its owner, the others go through it; when the owner is gone the next that
+notices takes its place. Without a cluster a store that is owned is refused.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from typing import Any, Final, Protocol, TypeVar
 
 from ..adapters.port import ModelAdapter
 from ..eventstore.history import load_run
-from ..eventstore.location import open_store
 from ..eventstore.port import EventStore
 from ..runtime.commands import CommandAnswer, OutsideCommand
-from ..runtime.errors import (
-    ConflictError,
-    DeclarationError,
-    HistoryRefused,
-    OwnedError,
-    RunNotFound,
-    StoreError,
-)
-from ..runtime.policy import Policy
+from ..runtime.errors import DeclarationError, OwnedError, RunNotFound, StoreError
+from ..runtime.events import RunStarted
 from ..runtime.prices import PriceTable
 from ..runtime.start import start_run
 from ..runtime.state import State
 from ..runtime.toolbox import Toolbox
 from . import wishes
-from .fit import other_application
+from .attached import GONE, Attached
 from .host import Host
 from .loop_thread import closed
-from .result import Result, result_of
+from .owning import Owning, Parts
+from .result import Result
 from .run_options import Asked, StartOptions
-from .waiting import StillRunning, Until, Waiters, rests
+from .streaming import Committed, committed_from
+from .waiting import Until
 from .wishes import CommandRefused
 
-LOOK_ELSEWHERE_S: Final = 2.0
+T = TypeVar("T")
+
+MOVE_TRIES: Final = 60
+MOVE_PAUSE_S: Final = 0.5
+"""How long the next owner is looked for: its process may have to be started anew."""
+
+FOLLOW_S: Final = 10.0
+
+
+class Serving(Protocol):
+    """What both halves can."""
+
+    attached: bool
+
+    @property
+    def store(self) -> EventStore: ...
+
+    async def begin_run(self, event: RunStarted, encoded_pins: bytes, *, given_run_id: bool) -> None: ...
+
+    async def submit(self, run_id: str, command: OutsideCommand) -> CommandAnswer: ...
+
+    def hosted(self, run_id: str) -> State | None: ...
+
+    async def result(self, run_id: str, timeout_s: float | None, until: Until) -> Result: ...
+
+    async def committed_after(self, run_id: str, after_seq: int, timeout_s: float) -> bool: ...
+
+    async def close(self) -> None: ...
+
+
+class ClusterUse(Protocol):
+    """How a Runtime uses Ray: ``actors/ray_cluster_use.py``, or not at all."""
+
+    async def serve(
+        self,
+        parts: Parts,
+        url: str,
+        *,
+        take_over: bool,
+        clock: Callable[[], int] | None,
+        lost: Callable[[], None],
+    ) -> Owning | Attached: ...
+
+    def leave(self) -> None: ...
 
 
 class Embedded:
     """All methods but ``host_of`` belong on the loop. ``closed`` is set by whoever begins to close."""
 
     def __init__(
-        self,
-        *,
-        toolbox: Toolbox,
-        policy: Policy,
-        prices: PriceTable,
-        adapter: ModelAdapter | None,
-        tenant: str,
-        principal: str,
-        application: str,
-        permissions_of: Callable[[str, str], frozenset[str]],
-        groups: Mapping[str, int] | None,
-        dependencies: Mapping[str, Any] | None,
+        self, parts: Parts, *, prices: PriceTable, principal: str, cluster: Callable[[], ClusterUse] | None
     ) -> None:
-        self.toolbox = toolbox
-        self.policy = policy
+        self.parts = parts
         self.prices = prices
-        self.adapter = adapter
-        self.tenant = tenant
         self.principal = principal
-        self.application = application
         self.closed = False
-        self._permissions_of = permissions_of
-        self._groups = groups
-        self._dependencies = dependencies
-        self.waiters = Waiters()
-        self._host: Host | None = None
-        self._store: EventStore | None = None
-        self._owns_store = False
+        self._join = cluster
+        self._cluster: ClusterUse | None = None
+        self._serving: Serving | None = None
+        self._moving = asyncio.Lock()
+        self._mover: asyncio.Task[None] | None = None
+        self._url = ""
+
+    @property
+    def toolbox(self) -> Toolbox:
+        """All tools of the application."""
+        return self.parts.toolbox
+
+    @property
+    def adapter(self) -> ModelAdapter | None:
+        """The model."""
+        return self.parts.adapter
 
     async def open(
         self, store: str | EventStore, *, take_over: bool, clock: Callable[[], int] | None
     ) -> None:
-        """Open the store and begin to host."""
-        opened = await self._opened(store, take_over, clock) if isinstance(store, str) else store
-        self._store = opened
-        self._owns_store = isinstance(store, str)
-        if not isinstance(store, str):
-            _listen(opened, self._on_submit, self._on_ready)
-        host = Host(
-            opened,
-            toolbox=self.toolbox,
-            policy=self.policy,
-            adapter=self.adapter,
-            permissions_of=self._permissions_of,
-            application=self.application,
-            groups=self._groups,
-            dependencies=self._dependencies,
-        )
-        host.parked_watchers.append(self._parked)
-        host.refused_watchers.append(self.waiters.fail)
-        host.failed_watchers.append(self.waiters.fail_all)
+        """Open the store and begin to host, or attach to whoever does."""
+        if isinstance(store, str) and self._join is not None:
+            self._cluster = self._join()
+            self._url = store
         try:
-            # One file, one owner: whoever held a host row in it before is gone, proved by the lock that we hold.
-            dead = [row.host_id for row in await opened.hosts()] if self._owns_store else []
-            await host.open(dead_hosts=dead)
+            self._serving = await self._served(store, take_over, clock)
         except BaseException:
-            if self._owns_store:
-                await opened.close()
+            if self._cluster is not None:
+                self._cluster.leave()
             raise
-        self._host = host
 
-    async def _opened(self, url: str, take_over: bool, clock: Callable[[], int] | None) -> EventStore:
-        try:
-            return await open_store(
-                url, take_over=take_over, on_submit=self._on_submit, on_ready=self._on_ready, clock=clock
+    async def _served(
+        self, store: str | EventStore, take_over: bool, clock: Callable[[], int] | None
+    ) -> Serving:
+        if self._cluster is not None and isinstance(store, str):
+            return await self._cluster.serve(
+                self.parts, store, take_over=take_over, clock=clock, lost=self._owner_lost
             )
-        except OwnedError as error:
-            if not take_over:
-                error.message += "; end it, or take the file over (take_over=True, --take-over)"
-            raise
+        return await Owning.open(self.parts, store, take_over=take_over, clock=clock)
 
     async def shut_down(self) -> None:
         """Stop hosting, and answer whoever still waits."""
+        if self._mover is not None:
+            self._mover.cancel()
         try:
-            if self._host is not None:
-                await self._host.close()
+            if self._serving is not None:
+                await self._serving.close()
             if self.adapter is not None:
                 await self.adapter.close()
         finally:
-            # Whatever failed above, the file is given back.
-            if self._store is not None and self._owns_store:
-                await self._store.close()
-            self.waiters.fail_all(closed())
+            if self._cluster is not None:
+                self._cluster.leave()
+
+    # --- from owner to owner ---------------------------------------------------------------------------------------
+
+    def _owner_lost(self) -> None:
+        """Found out without a call: the next owner is looked for at once, so that runs don't wait for one."""
+        if not self.closed and (self._mover is None or self._mover.done()):
+            self._mover = asyncio.create_task(self._move_quietly())
+
+    async def _move_quietly(self) -> None:
+        serving = self._serving
+        if serving is not None and serving.attached:
+            try:
+                await self._move_on(serving)
+            except StoreError:
+                return  # the next call tries again, and says so
+
+    async def _move_on(self, from_: Serving) -> None:
+        """Find the next owner, or become it. Raises ``StoreError`` if neither comes about in time."""
+        async with self._moving:
+            if self._serving is not from_ or self.closed:
+                return
+            await from_.close()
+            last: StoreError = closed()
+            for _ in range(MOVE_TRIES):
+                try:
+                    self._serving = await self._served(self._url, False, None)
+                except OwnedError as error:
+                    last = StoreError("owner_gone", error.message, path=self._url)
+                except StoreError as error:
+                    last = error
+                else:
+                    return
+                await asyncio.sleep(MOVE_PAUSE_S)
+            raise last
+
+    async def _with(self, call: Callable[[Serving], Awaitable[T]]) -> T:
+        """Make a call that may be made again with the next owner."""
+        for _ in range(MOVE_TRIES):
+            serving = self.serving
+            try:
+                return await call(serving)
+            except StoreError as error:
+                if error.code not in GONE or not serving.attached or self.closed:
+                    raise
+                await self._move_on(serving)
+        raise StoreError("owner_gone", "owners keep going away", path=self._url)
+
+    @property
+    def serving(self) -> Serving:
+        """The half in use. Raises ``StoreError`` (``closed``)."""
+        if self._serving is None or self.closed:
+            raise closed()
+        return self._serving
 
     def host_of(self) -> Host:
-        """The host, from any thread. Raises ``StoreError`` (``closed``)."""
-        if self._host is None or self.closed:
-            raise closed()
-        return self._host
+        """This process's host, from any thread. Raises ``StoreError`` (``closed``, ``attached``)."""
+        serving = self.serving
+        if not isinstance(serving, Owning):
+            raise StoreError("attached", "another process owns the store and hosts its runs", path=self._url)
+        return serving.host
+
+    # --- commands --------------------------------------------------------------------------------------------------
 
     async def submit(self, run_id: str, command: OutsideCommand) -> CommandAnswer:
         """Hand in a command; a refusal is an answer."""
-        return await self.host_of().submit(run_id, command)
+        return await self._with(lambda serving: serving.submit(run_id, command))
 
     async def command(self, run_id: str, command: OutsideCommand) -> int:
         """Hand in a command; gives the seq of its event. Raises ``CommandRefused``."""
         answer = await self.submit(run_id, command)
         if not answer.accepted:
+            if answer.code == "run_not_found":
+                raise RunNotFound(run_id)
             raise CommandRefused(answer.code, answer.message, path=run_id)
         return answer.seq
 
     async def switch(self, scope: str, target: str, by: str, reason: str, *, on: bool) -> None:
         """Turn a kill switch."""
-        host = self.host_of()
-        await host.set_switch(wishes.switch(scope, target, by, reason, host.store.now_ms()), on=on)
 
-    async def start(self, input: str, options: StartOptions) -> str:
+        async def turn(serving: Serving) -> None:
+            store = serving.store
+            await store.set_switch(wishes.switch(scope, target, by, reason, store.now_ms()), on=on)
+
+        await self._with(turn)
+
+    # --- runs ------------------------------------------------------------------------------------------------------
+
+    async def start(self, input: str, options: StartOptions, *, dense: bool = False) -> str:
         """Begin a run; gives its id."""
-        host = self.host_of()
         asked = Asked(
             input,
             options,
-            tenant=self.tenant,
+            tenant=self.parts.tenant,
             principal=self.principal,
-            application=self.application,
+            application=self.parts.application,
+            dense=dense,
         )
+        serving = self.serving
         if self.adapter is None:
             raise DeclarationError("missing_model", "this Runtime has no model", path="model")
-        pins = asked.pins(self.toolbox, self.policy, self.adapter, self.prices, self._permissions_of)
+        pins = asked.pins(
+            self.toolbox, self.parts.policy, self.adapter, self.prices, self.parts.permissions_of
+        )
         event, _, encoded = start_run(asked.spec, pins)
-        if asked.given_run_id and await host.store.run(event.run_id) is not None:
-            raise ConflictError("run_exists", "a run with this id exists", path=event.run_id)
-        await host.start_run(event, encoded, root_id=event.run_id)
+        del serving
+
+        async def begin(serving: Serving) -> None:
+            await serving.begin_run(event, encoded, given_run_id=asked.given_run_id)
+
+        await self._with(begin)
         return event.run_id
 
     async def run(self, input: str, options: StartOptions) -> Result:
@@ -171,89 +257,41 @@ class Embedded:
 
     async def load(self, run_id: str) -> State:
         """The state as committed now. Raises ``RunNotFound``."""
-        state, _ = await load_run(self.host_of().store, run_id)
-        return state
+
+        async def read(serving: Serving) -> State:
+            state, _ = await load_run(serving.store, run_id)
+            return state
+
+        return await self._with(read)
 
     async def result(self, run_id: str, timeout_s: float | None, until: Until) -> Result:
         """Wait for a run; raises as ``Runtime.result``."""
-        host = self.host_of()
-        # Waits first and looks then: a run that is let go of in between is heard of.
-        future = self.waiters.add(run_id, until)
-        looking: asyncio.Task[None] | None = None
-        try:
-            if host.hosted(run_id) is None:
-                rested = await self._rested(host, run_id, until)
-                if rested is not None:
-                    return rested
-            looking = asyncio.create_task(self._look_elsewhere(host, run_id, until, future))
-            await asyncio.wait((future,), timeout=timeout_s)
-            if future.done():
-                return future.result()
-            raise StillRunning(result_of(host.hosted(run_id) or await self.load(run_id)), timeout_s)
-        finally:
-            if looking is not None:
-                looking.cancel()
-            self.waiters.remove(run_id, future)
+        return await self._with(lambda serving: serving.result(run_id, timeout_s, until))
 
-    async def _rested(self, host: Host, run_id: str, until: Until) -> Result | None:
-        """Where a run rests that isn't hosted here; None if it is about to be. Raises if it will not be."""
-        failure = host.failures.get(run_id)
-        if failure is not None:
-            raise failure
-        row = await host.store.run(run_id)
-        if row is None:
-            raise RunNotFound(run_id)
-        if row.damaged:
-            raise HistoryRefused("log_damaged", row.damaged, path=run_id)
-        state = await self.load(run_id)
-        result = result_of(state)
-        if host.hosted(run_id) is not None:
-            return None
-        if not row.ready and rests(result, until):
-            return result
-        why_not = host.fit.misfit(state.application, state.pins)
-        if why_not:
-            raise other_application(run_id, why_not)
-        return None
-
-    async def _look_elsewhere(
-        self, host: Host, run_id: str, until: Until, future: asyncio.Future[Result]
-    ) -> None:
-        """What another host of this store does with the run is told to nobody here: look now and then."""
-        while not future.done():
-            await asyncio.sleep(LOOK_ELSEWHERE_S)
-            if host.hosted(run_id) is not None:
-                continue
-            try:
-                rested = await self._rested(host, run_id, until)
-            except StoreError:
-                continue  # if the store stays away the host says so
-            except Exception as error:  # noqa: BLE001  for whoever waits
-                if not future.done():
-                    future.set_exception(error)
+    async def stream(self, run_id: str, after_seq: int, until: Until) -> AsyncGenerator[Committed]:
+        """Committed events from ``after_seq`` on, until the run rests or stops."""
+        row_seq = 0
+        while True:
+            seen, read = after_seq, row_seq
+            page = await self._with(
+                lambda serving: committed_from(serving.store, run_id, seen, read, until)  # noqa: B023  awaited here
+            )
+            row_seq = page.row_seq
+            for item in page.items:
+                after_seq = item.seq
+                yield item
+            if page.over:
                 return
-            if rested is not None and not future.done():
-                future.set_result(rested)
-
-    def _parked(self, run_id: str, state: State) -> None:
-        """A driver let go of a run: whoever waits for that is answered."""
-        if self._host is None or not self.waiters.count(run_id):
-            return
-        failure = self._host.failures.get(run_id)
-        if failure is not None:
-            self.waiters.fail(run_id, failure)
-        else:
-            self.waiters.tell(run_id, result_of(state))
-
-    async def _on_submit(self, run_id: str, command_id: str, data: bytes) -> bytes:
-        return await self.host_of().on_submit(run_id, command_id, data)
-
-    def _on_ready(self, run_ids: Iterable[str]) -> None:
-        if self._host is not None:
-            self._host.on_ready(run_ids)
+            if not page.items and page.row_seq == read:
+                await self._with(lambda serving: serving.committed_after(run_id, read, FOLLOW_S))  # noqa: B023
 
 
-def _listen(store: Any, on_submit: Any, on_ready: Any) -> None:
-    """A store that was opened by the application: hear what it makes ready, as an owned one."""
-    store.on_submit = on_submit
-    store.on_ready = on_ready
+def cluster_use(ray_option: str | None, **wanted: Any) -> Callable[[], ClusterUse] | None:
+    """How ``Runtime(ray=…)`` uses Ray; None if it doesn't. Imports nothing of Ray unless it is to be used."""
+    from .ray_cluster import attached
+
+    if ray_option is None and not attached():
+        return None
+    from .ray_cluster_use import RayClusterUse
+
+    return lambda: RayClusterUse(ray_option, **wanted)

@@ -70,6 +70,10 @@ class Elsewhere(Protocol):
     @property
     def queued(self) -> int: ...
 
+    def dense_stay_here(self, tenant: str) -> bool:
+        """Whether dense runs of this tenant are hosted by the owner itself."""
+        ...
+
     def holds(self, run_id: str) -> bool:
         """Whether the run is with one of them, or about to be."""
         ...
@@ -295,7 +299,7 @@ class Host:
             elif over is not None:
                 answer.set_exception(over)
             else:
-                self._start_beside(self._submit_again(run_id, command, answer))  # type: ignore[arg-type]  # only outside commands carry an answer
+                self.beside(self._submit_again(run_id, command, answer))  # type: ignore[arg-type]  # only outside commands carry an answer
 
     def _let_go(self, run_id: str, state: State) -> None:
         due_ms = wake_at_ms(state)
@@ -305,7 +309,8 @@ class Host:
         for watch in self.parked_watchers:
             watch(run_id, state)
 
-    def _start_beside(self, work: Coroutine[Any, Any, None]) -> None:
+    def beside(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do something of this host's beside its runs; ended when the host closes."""
         task = self._loop.create_task(work)
         self._beside.add(task)
         task.add_done_callback(self._beside.discard)
@@ -313,7 +318,7 @@ class Host:
     def late(self, run_id: str, report: Report) -> None:
         """A timed-out attempt answered after all, when its run had stopped or ended: the run is taken up for it, because
         a success settles an unknown effect. If that fails the effect stays unknown, which is still true."""
-        self._start_beside(self._take_late(run_id, report))
+        self.beside(self._take_late(run_id, report))
 
     async def _take_late(self, run_id: str, report: Report) -> None:
         executed = report.executed
@@ -547,6 +552,11 @@ class Host:
         if head != answer.head:
             raise LogDamaged(run_id, state.seq, state.seq, "the last hash isn't the run's head")
         return self._resumed(state, answer)
+
+    def leave_alone(self, run_id: str, error: BaseException) -> None:
+        """A host elsewhere gave this run up: it is left alone until somebody touches it."""
+        self.failures[run_id] = error
+        self._refuse(run_id, error)
 
     def _refuse(self, run_id: str, error: BaseException) -> None:
         """This host leaves the run alone until somebody touches it; whoever waits for it here is told why."""

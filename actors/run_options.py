@@ -74,6 +74,7 @@ class Asked:
         tenant: str,
         principal: str,
         application: str,
+        dense: bool = False,
     ) -> None:
         unknown = sorted(set(options) - StartOptions.__annotations__.keys())
         if unknown:
@@ -100,6 +101,7 @@ class Asked:
             as_of=_text(options, "as_of", ""),
             trace=_text(options, "trace", ""),
             on_stop=on_stop,
+            dense=dense,
         )
 
     def pins(

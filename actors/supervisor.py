@@ -142,12 +142,16 @@ class Supervisor:
     def takes(self, row: RunRow, started: RunStarted) -> bool:
         """Dense runs of the owner's tenant stay with the owner while there are no dense seats; all others sit here."""
         suspect = row.run_id in self._suspects
-        dense = started.dense and (self.seating.dense_max > 0 or row.tenant == self._tenant)
-        if dense and self.seating.dense_max == 0 and not suspect:
+        if started.dense and self.dense_stay_here(row.tenant) and not suspect:
             return False
+        dense = started.dense and self.seating.dense_max > 0
         self.seating.enqueue(Waiting(row.run_id, row.tenant, dense, suspect))
         self.kick()
         return True
+
+    def dense_stay_here(self, tenant: str) -> bool:
+        """A host serves one tenant: the owner its own, and only while nobody else takes dense runs."""
+        return self.seating.dense_max == 0 and tenant == self._tenant
 
     def nudge(self, run_id: str) -> None:
         """Passed on to the run actor that has the run."""

@@ -49,6 +49,10 @@ class Waiters:
         """How many wait for this run."""
         return len(self._waiting.get(run_id, ()))
 
+    def of(self, run_id: str) -> list[tuple[Until, asyncio.Future[Result]]]:
+        """Whoever waits for this run, and until when."""
+        return [(until, future) for future, until in self._waiting.get(run_id, ())]
+
     def tell(self, run_id: str, result: Result) -> None:
         """The run was let go of in this state: whoever waits for that is answered."""
         for future, until in self._waiting.get(run_id, ()):

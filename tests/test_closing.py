@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from tests.stepped_runtime import Site
 
+from boundloop.actors.owning import Owning
 from boundloop.actors.client import Runtime
 from boundloop.actors.loop_thread import LoopThread
 from boundloop.adapters.script import held, say
@@ -54,7 +55,9 @@ def test_who_waits_for_a_run_is_told_that_the_runtime_was_closed(name: str) -> N
 
 
 def waiters_of(rt: Runtime, run_id: str) -> int:
-    return rt._embedded.waiters.count(run_id)
+    serving = rt._embedded.serving
+    assert isinstance(serving, Owning)
+    return serving.waiters.count(run_id)
 
 
 def test_a_coroutine_that_waits_is_told_too() -> None:

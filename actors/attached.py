@@ -1,0 +1,102 @@
+"""The half of a Runtime that goes through another process's: the owner of the store hosts, this one asks.
+
+Every question may be asked again: starts and commands are idempotent by their ids, waits change nothing. If the owner goes
+away, ``lost`` is called once and every call raises ``StoreError`` (``owner_gone``) until the Runtime has found, or become, the
+next one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from ..eventstore.admission import create_unhosted
+from ..eventstore.history import load_run
+from ..eventstore.port import EventStore
+from ..eventstore.remote import RemoteStore
+from ..eventstore.submit import decode_answer
+from ..runtime.commands import CommandAnswer, OutsideCommand, encode_command
+from ..runtime.errors import ConflictError, StoreError
+from ..runtime.events import RunStarted
+from ..runtime.state import State
+from .fit import other_application
+from .owning import ASKED_WAIT_S_MAX, FitQuestion, WaitQuestion
+from .result import Result, result_of
+from .waiting import StillRunning, Until
+
+PING_S: Final = 2.0
+"""How often an idle connection says something. It keeps it open, and tells soon that the owner is gone."""
+
+GONE: Final = frozenset(("owner_gone", "store_closed"))
+
+
+class Attached:
+    """Takes the connection over. ``lost`` hears once that the owner is gone."""
+
+    attached = True
+
+    def __init__(self, store: RemoteStore, lost: Callable[[], None]) -> None:
+        self._store = store
+        self._lost = lost
+        self._pinging = asyncio.create_task(self._ping())
+
+    @property
+    def store(self) -> EventStore:
+        """The store, through its owner."""
+        return self._store
+
+    async def _ping(self) -> None:
+        while True:
+            await asyncio.sleep(PING_S)
+            try:
+                await self._store.next_wake_ms()
+            except StoreError as error:
+                if error.code in GONE:
+                    self._lost()
+                    return
+
+    async def close(self) -> None:
+        """Hang up; runs go on where they are."""
+        self._pinging.cancel()
+        await self._store.close()
+
+    async def begin_run(self, event: RunStarted, encoded_pins: bytes, *, given_run_id: bool) -> None:
+        """Leave a run for the owner to host; returns when ``run_started`` is durable. Raises ``ConflictError`` also if
+        the owner's application can't carry it; nothing is written then."""
+        question = FitQuestion(event.application, event.pins_sha256, encoded_pins)
+        why_not = (await self._store.ask("fit", msgspec.msgpack.encode(question))).decode()
+        if why_not:
+            raise other_application(event.run_id, why_not)
+        created = await create_unhosted(self._store, event, encoded_pins, root_id=event.run_id)
+        if not created and given_run_id:
+            raise ConflictError("run_exists", "a run with this id exists", path=event.run_id)
+
+    async def submit(self, run_id: str, command: OutsideCommand) -> CommandAnswer:
+        """Hand in a command; a refusal is an answer."""
+        return decode_answer(await self._store.submit(run_id, command.command_id, encode_command(command)))
+
+    def hosted(self, run_id: str) -> State | None:
+        """Nothing is hosted here."""
+        return None
+
+    async def result(self, run_id: str, timeout_s: float | None, until: Until) -> Result:
+        """Wait for a run; raises as ``Runtime.result``."""
+        end = None if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            left = ASKED_WAIT_S_MAX if end is None else min(ASKED_WAIT_S_MAX, end - time.monotonic())
+            question = WaitQuestion(run_id, until, 0, max(left, 0.0))
+            answer = await self._store.ask("wait", msgspec.msgpack.encode(question))
+            if answer:
+                return msgspec.msgpack.decode(answer, type=Result)
+            if end is not None and time.monotonic() >= end:
+                state, _ = await load_run(self._store, run_id)
+                raise StillRunning(result_of(state), timeout_s)
+
+    async def committed_after(self, run_id: str, after_seq: int, timeout_s: float) -> bool:
+        """Wait until the run has more than ``after_seq`` events; False if the time was over first."""
+        question = WaitQuestion(run_id, "commit", after_seq, timeout_s)
+        return bool(await self._store.ask("wait", msgspec.msgpack.encode(question)))

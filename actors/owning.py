@@ -1,0 +1,379 @@
+"""The half of a Runtime that owns the store: it hosts, waits, answers other processes, and runs the cluster if there is one.
+
+Everything is on the Runtime's loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, Protocol
+
+import msgspec
+
+from ..adapters.port import ModelAdapter
+from ..eventstore.history import load_run, pins_from
+from ..eventstore.location import open_store
+from ..eventstore.port import EventStore
+from ..runtime.commands import CommandAnswer, OutsideCommand
+from ..runtime.errors import (
+    BoundloopError,
+    CallerError,
+    ConflictError,
+    HistoryRefused,
+    OwnedError,
+    RunNotFound,
+    StoreError,
+)
+from ..runtime.events import AnyEvent, RunStarted
+from ..runtime.policy import Policy
+from ..runtime.state import State
+from ..runtime.toolbox import Toolbox
+from .executors import Executors
+from .fit import other_application
+from .following import Followers
+from .host import Elsewhere, Host
+from .loop_thread import closed
+from .result import Result, result_of
+from .waiting import StillRunning, Until, Waiters, rests
+
+LOOK_ELSEWHERE_S: Final = 2.0
+ASKED_WAIT_S_MAX: Final = 20.0
+"""How long one question of another process is held open; it asks again."""
+
+
+class HostingElsewhere(Elsewhere, Protocol):
+    """What a cluster adds to the owner's half."""
+
+    executors: Executors
+
+    def serves(self, owning: Owning) -> None:
+        """Whom to tell of what its hosts let go."""
+        ...
+
+    async def open(self, host: Host) -> None: ...
+
+    async def answer(self, kind: str, question: bytes) -> bytes:
+        """A question of one of its hosts. Raises ``CallerError`` (``unknown_question``)."""
+        ...
+
+    def full(self) -> BoundloopError | None:
+        """Why no further run is admitted; None if there is room."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+class Parts(msgspec.Struct, frozen=True, kw_only=True):
+    """An application, as its Runtime was given it."""
+
+    toolbox: Toolbox
+    policy: Policy
+    adapter: ModelAdapter | None
+    tenant: str
+    application: str
+    permissions_of: Callable[[str, str], frozenset[str]]
+    groups: Mapping[str, int]
+    dependencies: Mapping[str, Any]
+
+
+class FitQuestion(msgspec.Struct, frozen=True, array_like=True):
+    """Whether the owner's application can carry a run with these pins."""
+
+    application: str
+    pins_sha256: bytes
+    pins: bytes
+
+
+class WaitQuestion(msgspec.Struct, frozen=True, array_like=True):
+    """Wait for a run to rest or to stop, or (``until`` "commit") to have more than ``after_seq`` events."""
+
+    run_id: str
+    until: str
+    after_seq: int
+    timeout_s: float
+
+
+class Owning:
+    """Made by ``open``."""
+
+    attached = False
+
+    def __init__(self, parts: Parts) -> None:
+        self.parts = parts
+        self.waiters = Waiters()
+        self._followers = Followers()
+        self._host: Host | None = None
+        self._store: EventStore | None = None
+        self._owns_store = False
+        self._cluster: HostingElsewhere | None = None
+
+    @classmethod
+    async def open(
+        cls,
+        parts: Parts,
+        store: str | EventStore,
+        *,
+        take_over: bool,
+        clock: Callable[[], int] | None,
+        cluster: Callable[[Host, bool], HostingElsewhere] | None = None,
+    ) -> Owning:
+        """Open the store and begin to host. ``cluster`` is given this process's host before it opens, and whether another
+        owner died without closing. Raises as ``open_store``; nothing is held then."""
+        self = cls(parts)
+        opened = await self._opened(store, take_over, clock) if isinstance(store, str) else store
+        self._store = opened
+        self._owns_store = isinstance(store, str)
+        _listen(opened, self)
+        try:
+            await self._begin(opened, cluster)
+        except BaseException:
+            if self._owns_store:
+                await opened.close()
+            raise
+        return self
+
+    async def _begin(
+        self, opened: EventStore, cluster: Callable[[Host, bool], HostingElsewhere] | None
+    ) -> None:
+        parts = self.parts
+        host = Host(
+            opened,
+            toolbox=parts.toolbox,
+            policy=parts.policy,
+            adapter=parts.adapter,
+            permissions_of=parts.permissions_of,
+            application=parts.application,
+            groups=parts.groups,
+            dependencies=parts.dependencies,
+        )
+        host.parked_watchers.append(self._parked)
+        host.refused_watchers.append(self.waiters.fail)
+        host.failed_watchers.append(self.waiters.fail_all)
+        host.watchers.add(self._committed)
+        # One file, one owner: whoever held a host row in it before is gone, proved by the lock that we hold.
+        dead = [row.host_id for row in await opened.hosts()] if self._owns_store else []
+        if cluster is not None:
+            self._cluster = cluster(host, bool(dead))
+            self._cluster.serves(self)
+            host.executors = self._cluster.executors
+        await host.open(dead_hosts=dead)
+        self._host = host
+        if self._cluster is not None:
+            host.elsewhere = self._cluster
+            await self._cluster.open(host)
+
+    async def _opened(self, url: str, take_over: bool, clock: Callable[[], int] | None) -> EventStore:
+        try:
+            return await open_store(
+                url, take_over=take_over, on_submit=self._on_submit, on_ready=self._on_ready, clock=clock
+            )
+        except OwnedError as error:
+            if not take_over:
+                error.message += "; end it, or take the file over (take_over=True, --take-over)"
+            raise
+
+    async def close(self) -> None:
+        """Stop hosting, here and elsewhere, and answer whoever still waits."""
+        try:
+            if self._cluster is not None:
+                await self._cluster.close()
+            if self._host is not None:
+                await self._host.close()
+        finally:
+            # Whatever failed above, the file is given back.
+            if self._store is not None and self._owns_store:
+                await self._store.close()
+            self.waiters.fail_all(closed())
+
+    @property
+    def host(self) -> Host:
+        """The host of this process. Raises ``StoreError`` (``closed``)."""
+        if self._host is None:
+            raise closed()
+        return self._host
+
+    @property
+    def store(self) -> EventStore:
+        """The store."""
+        return self.host.store
+
+    # --- runs ------------------------------------------------------------------------------------------------------
+
+    async def begin_run(self, event: RunStarted, encoded_pins: bytes, *, given_run_id: bool) -> None:
+        """Begin a run; returns when ``run_started`` is durable. Raises ``ConflictError``, ``Overloaded``,
+        ``StoreError``."""
+        host, cluster = self.host, self._cluster
+        if given_run_id and await host.store.run(event.run_id) is not None:
+            raise ConflictError("run_exists", "a run with this id exists", path=event.run_id)
+        if cluster is None or (event.dense and cluster.dense_stay_here(event.tenant)):
+            await host.start_run(event, encoded_pins, root_id=event.run_id)
+            return
+        full = cluster.full()
+        if full is not None:
+            raise full
+        from ..eventstore.admission import create_unhosted
+
+        await create_unhosted(host.store, event, encoded_pins, root_id=event.run_id)
+
+    async def submit(self, run_id: str, command: OutsideCommand) -> CommandAnswer:
+        """Hand in a command; a refusal is an answer."""
+        return await self.host.submit(run_id, command)
+
+    def hosted(self, run_id: str) -> State | None:
+        """The live state of a run that is hosted in this process."""
+        return self.host.hosted(run_id)
+
+    async def result(self, run_id: str, timeout_s: float | None, until: Until) -> Result:
+        """Wait for a run; raises as ``Runtime.result``."""
+        host = self.host
+        # Waits first and looks then: a run that is let go of in between is heard of.
+        future = self.waiters.add(run_id, until)
+        looking: asyncio.Task[None] | None = None
+        try:
+            if host.hosted(run_id) is None:
+                rested = await self._rested(host, run_id, until)
+                if rested is not None:
+                    return rested
+            looking = asyncio.create_task(self._look_elsewhere(host, run_id, until, future))
+            await asyncio.wait((future,), timeout=timeout_s)
+            if future.done():
+                return future.result()
+            raise StillRunning(result_of(host.hosted(run_id) or await self._load(run_id)), timeout_s)
+        finally:
+            if looking is not None:
+                looking.cancel()
+            self.waiters.remove(run_id, future)
+
+    async def _load(self, run_id: str) -> State:
+        state, _ = await load_run(self.store, run_id)
+        return state
+
+    async def _rested(self, host: Host, run_id: str, until: Until) -> Result | None:
+        """Where a run rests that isn't hosted here; None if it is about to be. Raises if it will not be."""
+        failure = host.failures.get(run_id)
+        if failure is not None:
+            raise failure
+        row = await host.store.run(run_id)
+        if row is None:
+            raise RunNotFound(run_id)
+        if row.damaged:
+            raise HistoryRefused("log_damaged", row.damaged, path=run_id)
+        state = await self._load(run_id)
+        result = result_of(state)
+        if host.hosted(run_id) is not None:
+            return None
+        if not row.ready and rests(result, until):
+            return result
+        why_not = host.fit.misfit(state.application, state.pins)
+        if why_not:
+            raise other_application(run_id, why_not)
+        return None
+
+    async def _look_elsewhere(
+        self, host: Host, run_id: str, until: Until, future: asyncio.Future[Result]
+    ) -> None:
+        """What a foreign host of this store does with the run is told to nobody here: look now and then."""
+        while not future.done():
+            await asyncio.sleep(LOOK_ELSEWHERE_S)
+            if host.hosted(run_id) is not None:
+                continue
+            await self._look_at(host, run_id, until, future)
+
+    async def _look_at(self, host: Host, run_id: str, until: Until, future: asyncio.Future[Result]) -> None:
+        try:
+            rested = await self._rested(host, run_id, until)
+        except StoreError as error:
+            if error.code not in ("store_closed", "closed"):
+                return  # if the store stays away the host says so
+            rested = None
+        except Exception as error:  # noqa: BLE001  for whoever waits
+            if not future.done():
+                future.set_exception(error)
+            return
+        if rested is not None and not future.done():
+            future.set_result(rested)
+
+    async def committed_after(self, run_id: str, after_seq: int, timeout_s: float) -> bool:
+        """Wait until the run has more than ``after_seq`` events; False if the time was over first."""
+        return await self._followers.wait(self.store, run_id, after_seq, timeout_s)
+
+    # --- what is heard ---------------------------------------------------------------------------------------------
+
+    def _parked(self, run_id: str, state: State) -> None:
+        """A driver here let go of a run: whoever waits for that is answered."""
+        if self._host is None or not self.waiters.count(run_id):
+            return
+        failure = self._host.failures.get(run_id)
+        if failure is not None:
+            self.waiters.fail(run_id, failure)
+        else:
+            self.waiters.tell(run_id, result_of(state))
+
+    def let_go_elsewhere(self, run_id: str, error: BaseException | None) -> None:
+        """A host in another process let go of a run."""
+        if error is not None:
+            self.waiters.fail(run_id, error)
+        elif self.waiters.count(run_id) and self._host is not None:
+            self._host.beside(self._tell_waiters(self._host, run_id))
+
+    async def _tell_waiters(self, host: Host, run_id: str) -> None:
+        for until, future in self.waiters.of(run_id):
+            await self._look_at(host, run_id, until, future)
+
+    def _committed(self, run_id: str, state: State, events: tuple[AnyEvent, ...], first_seq: int) -> None:
+        self._followers.tell(run_id)
+
+    def heard_of_append(self, run_id: str) -> None:
+        """Another process appended to this run."""
+        self._followers.tell(run_id)
+
+    async def _on_submit(self, run_id: str, command_id: str, data: bytes) -> bytes:
+        return await self.host.on_submit(run_id, command_id, data)
+
+    def _on_ready(self, run_ids: Iterable[str]) -> None:
+        if self._host is not None:
+            self._host.on_ready(run_ids)
+
+    async def on_ask(self, kind: str, question: bytes) -> bytes:
+        """The store's ``AskHandler``: questions of attached Runtimes, and of this one's own hosts elsewhere."""
+        match kind:
+            case "fit":
+                return await self._asked_fit(msgspec.msgpack.decode(question, type=FitQuestion))
+            case "wait":
+                return await self._asked_wait(msgspec.msgpack.decode(question, type=WaitQuestion))
+            case _ if self._cluster is not None:
+                return await self._cluster.answer(kind, question)
+            case _:
+                raise CallerError("unknown_question", "the owner knows no such question", path=kind[:64])
+
+    async def _asked_fit(self, question: FitQuestion) -> bytes:
+        full = None if self._cluster is None else self._cluster.full()
+        if full is not None:
+            raise full
+        pins = pins_from(question.pins_sha256, question.pins)
+        return self.host.fit.misfit(question.application, pins).encode()
+
+    async def _asked_wait(self, question: WaitQuestion) -> bytes:
+        """The encoded ``Result``; nothing if the time was over."""
+        timeout_s = min(max(question.timeout_s, 0.0), ASKED_WAIT_S_MAX)
+        if question.until == "commit":
+            told = await self.committed_after(question.run_id, question.after_seq, timeout_s)
+            return b"\x01" if told else b""
+        until: Until = "stop" if question.until == "stop" else "rest"
+        try:
+            return msgspec.msgpack.encode(await self.result(question.run_id, timeout_s, until))
+        except StillRunning:
+            return b""
+
+
+def _listen(store: Any, owning: Owning) -> None:
+    """A store tells whoever hosts what it makes ready; one that was opened by the application didn't know us before."""
+    for name, listener in (
+        ("on_submit", owning._on_submit),
+        ("on_ready", owning._on_ready),
+        ("on_ask", owning.on_ask),
+        ("on_remote_append", owning.heard_of_append),
+    ):
+        if hasattr(store, name):
+            setattr(store, name, listener)

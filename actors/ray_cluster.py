@@ -1,0 +1,166 @@
+"""The Ray cluster that a Runtime uses: joined if the process is attached to one, started if asked for, refused if unsafe.
+
+One of the files that import Ray, and only when a Runtime that uses Ray is made.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import sys
+from collections.abc import Generator
+from typing import Any, Final
+
+from ..runtime.errors import CallerError, DeclarationError, StoreError
+
+NAMESPACE: Final = "boundloop"
+"""All our actors are in it. A name in a namespace is an address, never a permission: whoever reaches the cluster reaches
+every actor in it."""
+
+LOCAL_OBJECT_STORE_BYTES: Final = 128 * 1024 * 1024
+"""Calls and results are small and don't go through the object store; it is only as large as Ray insists."""
+
+
+class RayUnavailable(CallerError):
+    """There is no cluster to attach to, or it can't be reached."""
+
+
+class Cluster:
+    """What this process knows of its cluster. ``started``: by us, so ended by ``leave``."""
+
+    def __init__(self, *, started: bool) -> None:
+        import ray
+
+        self.started = started
+        self.node_id: str = ray.get_runtime_context().get_node_id()
+
+    def other_nodes(self) -> bool:
+        """Whether the cluster has, or had, a node besides this one."""
+        import ray
+
+        nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]  # Ray's own
+        return sum(1 for node in nodes if node.get("Alive")) > 1
+
+    def leave(self) -> None:
+        """End what ``join`` started. Harmless otherwise."""
+        import ray
+
+        if self.started and ray.is_initialized():
+            ray.shutdown()
+            _notices_to(None)
+
+
+def attached() -> bool:
+    """Whether this process is attached to a cluster already. Doesn't import Ray."""
+    ray: Any = sys.modules.get("ray")
+    return ray is not None and getattr(ray, "is_initialized", lambda: False)() is True
+
+
+def refuse_client(address: str) -> None:
+    """Raises ``DeclarationError`` for an address of Ray Client."""
+    if address.startswith("ray://"):
+        raise DeclarationError(
+            "ray_client",
+            "Ray Client (ray://) puts a proxy between a run and its actors, and a lost channel loses their answers: "
+            "run inside the cluster, or give its GCS address",
+            path="ray",
+        )
+
+
+def join(ray_option: str | None) -> Cluster:
+    """Attach as ``Runtime(ray=…)`` says: None and "require" use the cluster that the process is attached to ("require"
+    also one named by ``RAY_ADDRESS``), "local" starts one on this machine, anything else is a GCS address.
+
+    Raises ``DeclarationError`` for ``ray://``, ``RayUnavailable``, ``StoreError`` for an unsupported Ray. Called on a thread
+    that lives as long as the cluster is used: a started cluster ends with that thread.
+    """
+    refuse_client(ray_option or "")
+    refuse_client(os.environ.get("RAY_ADDRESS", ""))
+    try:
+        import ray
+    except ImportError as error:
+        raise RayUnavailable("ray_missing", "install ray to use it", path="ray") from error
+    if ray.is_initialized():
+        client: Any = ray.util.client.ray
+        if client.is_connected():
+            refuse_client("ray://")
+        if ray_option not in (None, "require", "local"):
+            _same_cluster(str(ray_option))
+        return Cluster(started=False)
+    if ray_option is None:
+        raise RayUnavailable("ray_not_attached", "this process is attached to no cluster", path="ray")
+    _notices_to(_NOTICES)
+    with _only_errors():
+        if ray_option == "local":
+            _start_local()
+            return Cluster(started=True)
+        address = os.environ.get("RAY_ADDRESS", "auto") if ray_option == "require" else ray_option
+        try:
+            ray.init(address=address, namespace=NAMESPACE, log_to_driver=False, configure_logging=False)
+        except (ConnectionError, RuntimeError, ValueError) as error:
+            raise RayUnavailable("ray_unreachable", str(error)[:300], path=address) from error
+    return Cluster(started=True)
+
+
+def _start_local() -> None:
+    import ray
+
+    # The driver would print its workers' output and Ray's own notices among the application's.
+    os.environ.setdefault("RAY_DISABLE_IMPORT_WARNING", "1")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    ray.init(
+        address="local",
+        namespace=NAMESPACE,
+        include_dashboard=False,
+        log_to_driver=False,
+        configure_logging=False,
+        object_store_memory=LOCAL_OBJECT_STORE_BYTES,
+        _node_ip_address="127.0.0.1",
+    )
+
+
+_NOTICES: Final = logging.getLogger("boundloop.ray")
+_printing: list[Any] = []
+
+
+def _notices_to(logger: logging.Logger | None) -> None:
+    """Ray prints each worker's death as a paragraph on its driver's standard output, whatever it is told about logs. In a
+    cluster that we joined for ourselves they go to a logger instead; None gives them back. There is no public way."""
+    import ray
+
+    worker: Any = ray._private.worker
+    if logger is None:
+        if _printing:
+            worker.print_to_stdstream = _printing.pop()
+        return
+    if not hasattr(worker, "print_to_stdstream") or _printing:
+        return
+    _printing.append(worker.print_to_stdstream)
+
+    def tell(data: dict[str, Any], ignore_prefix: bool = False) -> None:
+        for line in data.get("lines", ()):
+            logger.info("%s: %s", data.get("pid", ""), str(line)[:2_000])
+
+    worker.print_to_stdstream = tell
+
+
+@contextlib.contextmanager
+def _only_errors() -> Generator[None]:
+    """While it joins, Ray tells its driver's terminal of signals and tokens that are as we want them."""
+    logger = logging.getLogger("ray")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
+def _same_cluster(address: str) -> None:
+    import ray
+
+    here = ray.get_runtime_context().gcs_address
+    if address not in ("auto", here):
+        raise StoreError("other_cluster", f"this process is attached to {here}, not to {address}", path="ray")

@@ -1,0 +1,306 @@
+"""How a Runtime uses a cluster: as the owner it makes run actors and tool pools in it, else it goes through the owner.
+
+The first Runtime on a store's file owns it. One on another machine finds it by the Runtime's name: the messenger beside
+the owner has it as its actor name, and says which file it speaks for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Mapping
+from hashlib import sha256
+from typing import Any, Final
+
+import msgspec
+
+from ..eventstore.carried import CarriedStore
+from ..eventstore.location import parse_url
+from ..eventstore.owned import real_path
+from ..eventstore.port import RunRow
+from ..eventstore.remote import RemoteStore
+from ..runtime.binding import PRODUCER
+from ..runtime.commands import CommandAnswer, OutsideCommand
+from ..runtime.errors import (
+    BoundloopError,
+    CallerError,
+    DeclarationError,
+    Overloaded,
+    OwnedError,
+    StoreError,
+)
+from ..runtime.events import RunStarted
+from .attached import Attached
+from .executors import Executors
+from .host import Host
+from .owning import Owning, Parts
+from .ray_cluster import NAMESPACE, Cluster, join
+from .ray_run_actor import LetGoMessage, Way, socket_to_owner
+from .ray_run_actors import RayRunActor, make_messenger, make_run_actor
+from .seats import Seating
+from .shipping import Shipment, pack
+from .supervisor import LetGo, Supervisor
+
+ADMITTED_MAX: Final = 20_000
+"""Runs that may wait for a run actor; a further one is refused before anything is written."""
+
+OVERLOADED_RETRY_MS: Final = 1_000
+
+ASK_MESSENGER_S: Final = 10.0
+
+NAME_TRIES: Final = 40
+NAME_PAUSE_S: Final = 0.25
+"""How long a name is waited for that an owner which just ended still has."""
+
+
+class RayClusterUse:
+    """Joins the cluster when made. ``name`` tells several Runtimes of a cluster apart. ``run_actors``: how many runs have
+    an actor to themselves at once; ``warm``: how many such actors stand ready; ``dense_actors``: how many actors take
+    many runs each (0: the owner hosts those itself)."""
+
+    def __init__(
+        self,
+        ray_option: str | None,
+        *,
+        name: str,
+        run_actors: int,
+        warm: int,
+        dense_actors: int,
+        pools: Mapping[str, Any] | None,
+    ) -> None:
+        self._cluster: Cluster = join(ray_option)
+        self._local = ray_option == "local" and self._cluster.started
+        self._name = name
+        self._seats = (run_actors, warm, dense_actors)
+        self._pools = pools or {}
+
+    def leave(self) -> None:
+        """End the cluster if it was started for this Runtime."""
+        self._cluster.leave()
+
+    async def serve(
+        self,
+        parts: Parts,
+        url: str,
+        *,
+        take_over: bool,
+        clock: Callable[[], int] | None,
+        lost: Callable[[], None],
+    ) -> Owning | Attached:
+        """Own the store, or attach to whoever does. Raises as ``open_store``."""
+        location = parse_url(url)
+        if location.kind == "memory":
+            raise DeclarationError(
+                "store_not_shared",
+                "memory:// can't be reached by other processes: use ray=None or a file",
+                path="store",
+            )
+        path = real_path(location.path)
+        if not self._local:
+            elsewhere = await self._on_another_node(path)
+            if elsewhere is not None:
+                return Attached(elsewhere, lost)
+        try:
+            return await Owning.open(
+                parts,
+                url,
+                take_over=take_over,
+                clock=clock,
+                cluster=lambda host, died: RayHosting(self, parts, path, unclean=died),
+            )
+        except OwnedError:
+            if take_over:
+                raise
+        try:
+            return Attached(await socket_to_owner(path), lost)
+        except OSError as error:
+            raise StoreError("owner_gone", "the file's owner does not listen", path=path) from error
+
+    async def _on_another_node(self, path: str) -> RemoteStore | None:
+        """The store through the messenger of an owner on another machine, if there is one that lives."""
+        import ray
+
+        try:
+            handle: Any = await asyncio.to_thread(ray.get_actor, self.messenger_name(path), NAMESPACE)
+            async with asyncio.timeout(ASK_MESSENGER_S):
+                kind, producer, served, node_id = await handle.identify.remote()
+        except ValueError:
+            return None  # nobody has that name
+        except Exception:
+            return None  # it is ending
+        if node_id == self._cluster.node_id:
+            return None
+        if (kind, producer, served) != ("store_messenger", PRODUCER, path):
+            raise StoreError(
+                "other_actor",
+                f"another {kind} ({producer}, {served}) has this Runtime's name",
+                path=self._name,
+            )
+
+        async def carry(request: bytes) -> bytes:
+            answer: bytes = await handle.carry.remote(request)
+            return answer
+
+        store = CarriedStore(path, carry)
+        await store.run("")
+        return store
+
+    def messenger_name(self, path: str) -> str:
+        """The name under which the owner of this Runtime's store is found from other machines."""
+        return f"{self._name}-{sha256(path.encode()).hexdigest()[:12]}"
+
+    @property
+    def node_id(self) -> str:
+        """This process's node."""
+        return self._cluster.node_id
+
+    @property
+    def local(self) -> bool:
+        """Whether the cluster is this process's own, on this machine alone."""
+        return self._local
+
+    @property
+    def seats(self) -> tuple[int, int, int]:
+        """(run actors, warm ones among them, dense actors)."""
+        return self._seats
+
+    @property
+    def pools(self) -> Mapping[str, Any]:
+        """The declared pools by name."""
+        return self._pools
+
+
+class RayHosting:
+    """The owner's hosts and executors in the cluster. ``unclean``: another owner ended without closing."""
+
+    def __init__(self, use: RayClusterUse, parts: Parts, path: str, *, unclean: bool) -> None:
+        from ray import cloudpickle
+
+        self._use = use
+        self._parts = parts
+        self._path = path
+        self._shipment = pack(
+            Shipment(
+                toolbox=parts.toolbox,
+                policy=parts.policy,
+                adapter=parts.adapter,
+                permissions_of=parts.permissions_of,
+                dependencies=parts.dependencies,
+                groups=parts.groups,
+                application=parts.application,
+            ),
+            cloudpickle.dumps,
+        )
+        self.executors = self._own_executors(unclean)
+        self._supervisor: Supervisor | None = None
+        self._messenger: Any = None
+        self._owning: Owning | None = None
+
+    def _own_executors(self, unclean: bool) -> Executors:
+        return Executors(groups=self._parts.groups, dependencies=self._parts.dependencies)
+
+    def serves(self, owning: Owning) -> None:
+        """Whom to tell of what run actors let go."""
+        self._owning = owning
+
+    async def open(self, host: Host) -> None:
+        """Make the messenger if hosts may be on other machines, and warm the first run actors."""
+        solo, warm, dense = self._use.seats
+        if not self._use.local:
+            self._messenger = await self._named_messenger()
+        label = f"{self._use.messenger_name(self._path)}-{host.host_id[-6:]}"
+        owning = self._owning
+        assert owning is not None
+        self._supervisor = Supervisor(
+            host.store,
+            self._make,
+            seating=Seating(warm=warm, solo_max=solo, dense_max=dense),
+            tenant=self._parts.tenant,
+            label=label,
+            look=host.look,
+            leave_alone=host.leave_alone,
+            host_gone=self._host_gone,
+            watch=owning.let_go_elsewhere,
+        )
+        await self._supervisor.open()
+
+    async def _named_messenger(self) -> Any:
+        """Raises ``OwnedError`` if an owner that lives has the name."""
+        name = self._use.messenger_name(self._path)
+        for _ in range(NAME_TRIES):
+            try:
+                handle = make_messenger(name, self._path, self._use.node_id)
+            except ValueError:
+                await asyncio.sleep(NAME_PAUSE_S)  # the last owner's ends with its process
+                continue
+            await handle.identify.remote()
+            return handle
+        raise OwnedError(0, "another node", path=self._path)
+
+    async def _make(self, name: str, dense: bool) -> RayRunActor:
+        return await make_run_actor(
+            name,
+            shipment=self._shipment,
+            way=Way(path=self._path, node_id=self._use.node_id),
+            messenger=self._messenger,
+            place_calls=b"",
+        )
+
+    def _host_gone(self, host_id: str) -> None:
+        return
+
+    async def close(self) -> None:
+        """Drain the run actors, then end everything made here."""
+        import ray
+
+        if self._supervisor is not None:
+            await self._supervisor.close()
+        if self._messenger is not None:
+            with contextlib.suppress(Exception):
+                ray.kill(self._messenger, no_restart=True)
+
+    # --- for the owner's host ------------------------------------------------------------------------------------------
+
+    @property
+    def supervisor(self) -> Supervisor:
+        """Raises ``StoreError`` before it is open."""
+        if self._supervisor is None:
+            raise StoreError("not_open", "the cluster's half isn't open yet", path=self._path)
+        return self._supervisor
+
+    @property
+    def queued(self) -> int:
+        """See ``Elsewhere``."""
+        return self.supervisor.queued
+
+    def holds(self, run_id: str) -> bool:
+        """See ``Elsewhere``."""
+        return self.supervisor.holds(run_id)
+
+    def takes(self, row: RunRow, started: RunStarted) -> bool:
+        """See ``Elsewhere``."""
+        return self.supervisor.takes(row, started)
+
+    def dense_stay_here(self, tenant: str) -> bool:
+        """See ``Elsewhere``."""
+        return self.supervisor.dense_stay_here(tenant)
+
+    def nudge(self, run_id: str) -> None:
+        """See ``Elsewhere``."""
+        self.supervisor.nudge(run_id)
+
+    async def submit(self, run_id: str, command: OutsideCommand) -> CommandAnswer | None:
+        """See ``Elsewhere``."""
+        return await self.supervisor.submit(run_id, command)
+
+    def full(self) -> BoundloopError | None:
+        """See ``HostingElsewhere``."""
+        return Overloaded(OVERLOADED_RETRY_MS) if self.supervisor.queued >= ADMITTED_MAX else None
+
+    async def answer(self, kind: str, question: bytes) -> bytes:
+        """See ``HostingElsewhere``."""
+        if kind == "let_go":
+            word = msgspec.msgpack.decode(question, type=LetGoMessage)
+            self.supervisor.let_go(LetGo(word.seat, word.run_id, word.failed, word.lingering))
+            return b""
+        raise CallerError("unknown_question", "the owner knows no such question", path=kind[:64])

@@ -1,0 +1,147 @@
+"""Run actors as the owner makes and holds them through Ray.
+
+Options that are ours, and why: ``max_restarts=0`` (a run comes back from its log, elsewhere), ``max_task_retries=0`` (a call
+that may have been made is not made again behind our back), ``num_cpus=0`` (a host waits, it doesn't compute), an explicit
+concurrency with room for control calls, no task events (they cost a call's price again).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+
+from ..eventstore.process_identity import start_of, this_process
+from ..eventstore.submit import decode_answer
+from ..runtime.binding import PRODUCER
+from ..runtime.commands import CommandAnswer, OutsideCommand, encode_command
+from ..runtime.errors import BugError, StoreError
+from .ray_cluster import NAMESPACE
+from .ray_run_actor import RUN_ACTOR, Identity, RunActor, StoreMessenger, Way
+
+CONCURRENCY_MAX: Final = 2_000
+"""Calls at once in one run actor: adoptions, commands and nudges are short, ``gone`` is one that never ends."""
+
+OPEN_S: Final = 60.0
+"""How long a run actor may take to be made: Ray's process, its imports and the application's."""
+
+KILL_AGAIN_S: Final = 1.0
+
+OWNED_OPTIONS: Final[dict[str, Any]] = {
+    "namespace": NAMESPACE,
+    "num_cpus": 0,
+    "max_restarts": 0,
+    "max_task_retries": 0,
+    "max_concurrency": CONCURRENCY_MAX,
+    "enable_task_events": False,
+}
+
+
+class RayRunActor:
+    """A run actor by its Ray handle. Made by ``make_run_actor``."""
+
+    def __init__(self, handle: Any, identity: Identity) -> None:
+        self._handle = handle
+        self.identity = identity
+
+    @property
+    def host_id(self) -> str:
+        """Its host's id in the store."""
+        return self.identity.host_id
+
+    async def adopt(self, run_ids: Sequence[str]) -> list[str]:
+        """See ``RunActorHandle``."""
+        taken: list[str] = await self._handle.adopt.remote(list(run_ids))
+        return taken
+
+    async def nudge(self, run_ids: Sequence[str]) -> None:
+        """See ``RunActorHandle``."""
+        await self._handle.nudge.remote(list(run_ids))
+
+    async def submit(self, run_id: str, command: OutsideCommand) -> CommandAnswer | None:
+        """See ``RunActorHandle``."""
+        answer: bytes | None = await self._handle.submit.remote(run_id, encode_command(command))
+        return None if answer is None else decode_answer(answer)
+
+    async def statistics(self) -> dict[str, int]:
+        """See ``RunActor.statistics``."""
+        counts: dict[str, int] = await self._handle.statistics.remote()
+        return counts
+
+    async def drain(self) -> None:
+        """See ``RunActorHandle``."""
+        await self._handle.drain.remote()
+
+    async def gone(self) -> None:
+        """Returns when Ray says that it is dead."""
+        with contextlib.suppress(Exception):
+            await self._handle.gone.remote()
+
+    def kill(self) -> None:
+        """By Ray; and, where it is a process of this machine and still there a while later, by its pid: one that was
+        stopped doesn't hear Ray."""
+        import ray
+
+        with contextlib.suppress(Exception):
+            ray.kill(self._handle, no_restart=True)
+        asyncio.get_running_loop().call_later(KILL_AGAIN_S, end_process, self.identity)
+
+
+def end_process(identity: Identity) -> None:
+    """SIGKILL to the process that this is, if it is one of this machine and still the same."""
+    here = this_process()
+    if (identity.node, identity.boot_id) != (here.host, here.boot_id) or identity.pid == here.pid:
+        return
+    with contextlib.suppress(OSError):
+        if start_of(identity.pid) == identity.pid_start:
+            os.kill(identity.pid, signal.SIGKILL)
+
+
+async def make_run_actor(
+    name: str, *, shipment: bytes, way: Way, messenger: Any, place_calls: bytes
+) -> RayRunActor:
+    """Make and open one. Raises ``TimeoutError`` after ``OPEN_S`` and whatever Ray or the application's import raises;
+    nothing is left behind then."""
+    import ray
+
+    actor_class: Any = ray.remote(RunActor)
+    handle: Any = actor_class.options(name=name, **OWNED_OPTIONS).remote(
+        name, shipment, msgspec.msgpack.encode(way), messenger, place_calls
+    )
+    try:
+        _insist_on_no_retries(handle)
+        async with asyncio.timeout(OPEN_S):
+            identity = msgspec.msgpack.decode(await handle.open.remote(), type=Identity)
+        if (identity.kind, identity.name, identity.producer) != (RUN_ACTOR, name, PRODUCER):
+            raise StoreError(
+                "other_actor", f"{identity.kind} {identity.producer} answers to this name", path=name
+            )
+    except BaseException:
+        with contextlib.suppress(Exception):
+            ray.kill(handle, no_restart=True)
+        raise
+    return RayRunActor(handle, identity)
+
+
+def make_messenger(name: str, path: str, node_id: str) -> Any:
+    """The messenger beside the owner, on the owner's node."""
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    actor_class: Any = ray.remote(StoreMessenger)
+    return actor_class.options(
+        name=name, scheduling_strategy=NodeAffinitySchedulingStrategy(node_id, soft=False), **OWNED_OPTIONS
+    ).remote(path)
+
+
+def _insist_on_no_retries(handle: Any) -> None:
+    """Ray retries a call of an actor that says so, and the call would be made twice."""
+    shown: Any = vars(handle)
+    retries: dict[str, int] = shown.get("_ray_method_max_task_retries") or {}
+    if any(retries.values()) or shown.get("_ray_max_task_retries"):
+        raise BugError("actor_retries", "an actor's calls must not be retried", path=RUN_ACTOR)

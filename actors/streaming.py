@@ -1,0 +1,66 @@
+"""A run as it goes: its committed events, each exactly once and in order, whatever the reader's pace.
+
+A slow reader reads from the log later; nothing is buffered for it, so it loses nothing and holds up nobody.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from ..eventstore.codec import resolve
+from ..eventstore.history import load_run
+from ..eventstore.port import EventStore
+from ..runtime.errors import RunNotFound
+from ..runtime.events import AnyEvent, RunSuspended, RunTerminated
+from .result import result_of
+from .waiting import Until, rests
+
+PAGE_ROWS: Final = 200
+
+
+class Committed(msgspec.Struct, frozen=True, kw_only=True):
+    """One event of a run's log. ``seq`` counts from 1 without gaps; to go on after it, give it as ``after_seq``."""
+
+    run_id: str
+    seq: int
+    at_ms: int
+    event: AnyEvent
+
+
+class Page(msgspec.Struct, frozen=True, kw_only=True):
+    """What there is to read now; ``over`` if the run has come to where the reader wants to stop."""
+
+    items: tuple[Committed, ...]
+    row_seq: int
+    over: bool
+
+
+async def committed_from(store: EventStore, run_id: str, after_seq: int, row_seq: int, until: Until) -> Page:
+    """Events above ``after_seq``. ``row_seq`` is the end of the last row that was read whole, 0 for none: an append is
+    read as a whole, and a reader may have stopped in the middle of one. Raises ``RunNotFound``, ``StoreError``,
+    ``LogDamaged``."""
+    rows = await store.read(run_id, after_seq=row_seq, rows_max=PAGE_ROWS)
+    records = await resolve(rows, store.get_blob)
+    items = tuple(
+        Committed(run_id=run_id, seq=record.seq, at_ms=record.at_ms, event=record.event)
+        for record in records
+        if record.seq > after_seq
+    )
+    if rows:
+        row_seq = rows[-1].first_seq + rows[-1].event_count - 1
+        last = records[-1].event
+        ends = isinstance(last, RunTerminated | RunSuspended)
+        return Page(items=items, row_seq=row_seq, over=ends and len(rows) < PAGE_ROWS)
+    row = await store.run(run_id)
+    if row is None:
+        raise RunNotFound(run_id)
+    if row.seq > row_seq:
+        return Page(items=(), row_seq=row_seq, over=False)  # it has grown meanwhile: read on
+    if row.index.status == "terminated":
+        return Page(items=(), row_seq=row_seq, over=True)
+    if row.ready or row.owner:
+        return Page(items=(), row_seq=row_seq, over=False)
+    state, _ = await load_run(store, run_id)
+    return Page(items=(), row_seq=row_seq, over=rests(result_of(state), until))
