@@ -31,6 +31,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "limits": (".cli_control:limits", "Raise limits."),
     "switch": (".cli_switch:switch", "Stop or permit new effects."),
     "store": (".cli_store:store", "The store itself."),
+    "doctor": (".cli_doctor:doctor", "What about this machine, Ray and the store breaks a promise."),
 }
 
 
