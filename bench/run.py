@@ -18,7 +18,7 @@ if __name__ == "__main__":
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
 from bench.measure import Facts, machine
-from bench.workload import LANES, STORES, TOOLS
+from bench.workload import LANES, PLACEMENTS, STORES, TOOLS
 
 Given = argparse.Namespace
 Results = Iterator[Facts]
@@ -29,6 +29,8 @@ def main(arguments: list[str] | None = None) -> None:
     given = _options().parse_args(arguments)
     with tempfile.TemporaryDirectory(prefix="bench-", dir=given.folder) as folder:
         about = machine(folder)
+        if given.placement is None:
+            given.placement = "dense" if given.lane == "pooled" else "process"
         for result in WORKLOADS[given.workload](given, folder):
             show({**result, **about}, given.output)
 
@@ -40,6 +42,7 @@ def _options() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("workload", choices=WORKLOADS)
     add("--lane", choices=LANES, default="inline", help="where the tool runs (w1, w3)")
+    add("--placement", choices=PLACEMENTS, help="on Ray: many runs in the owner, or an actor a run (w1, w3)")
     add("--tool", choices=TOOLS, default="read", help="quick read, or keyed write (w1, w3)")
     add("--store", choices=STORES, default="sqlite", help="null keeps nothing (w1)")
     add("--runs", type=_positive, help="runs at once (w1, store), runs in all (w3, w5)")
@@ -67,10 +70,14 @@ def _w1(given: Given, folder: str) -> Results:
     from bench import steps
 
     way = {"lane": given.lane, "kind": given.tool, "store": given.store, "repeat": given.repeat}
+    if given.growth and given.placement != "process":
+        raise SystemExit("--growth is measured in one process")
     if given.growth:
         yield steps.growth(folder, **way, long=given.steps or steps.GROWTH_LONG)
     else:
-        yield steps.steps_per_second(folder, **way, runs=given.runs or 1, steps=given.steps or 1_000)
+        yield steps.steps_per_second(
+            folder, **way, runs=given.runs or 1, steps=given.steps or 1_000, placement=given.placement
+        )
 
 
 def _w2(given: Given, folder: str) -> Results:
@@ -86,7 +93,13 @@ def _w3(given: Given, folder: str) -> Results:
     runs = given.runs or 1_000
     way = {"lane": given.lane, "kind": given.tool, "store": given.store, "repeat": given.repeat}
     for at_once in sorted({min(32, runs), runs}):
-        yield runs_per_second(folder, **way, runs=runs, at_once=at_once)
+        yield runs_per_second(folder, **way, runs=runs, at_once=at_once, placement=given.placement)
+
+
+def _start(given: Given, folder: str) -> Results:
+    from bench.starts import seconds_to_start
+
+    yield seconds_to_start(folder, starts=given.runs or 200, repeat=given.repeat)
 
 
 def _w4(given: Given, folder: str) -> Results:
@@ -133,6 +146,7 @@ WORKLOADS: dict[str, Callable[[Given, str], Results]] = {
     "w1": _w1,
     "w2": _w2,
     "w3": _w3,
+    "start": _start,
     "w4": _w4,
     "w5": _w5,
     "core": _core,

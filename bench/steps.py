@@ -6,9 +6,18 @@ import asyncio
 import os
 
 from bench.measure import Facts, Figures, Stopwatch, medians, repeated, rounded, store_bytes
-from bench.workload import Lane, ToolKind, insist_completed, model_for, run_all, store_of, tool_for
-
-from boundloop.actors import Runtime
+from bench.processes import FamilyStopwatch
+from bench.workload import (
+    ACTORS,
+    Lane,
+    Placement,
+    ToolKind,
+    cluster,
+    insist_completed,
+    run_all,
+    runtime_of,
+    store_of,
+)
 
 GROWTH_SHORT = 100
 GROWTH_LONG = 10_000
@@ -18,24 +27,44 @@ measured well."""
 
 
 def steps_per_second(
-    folder: str, *, lane: Lane, kind: ToolKind, runs: int, steps: int, store: str, repeat: int
+    folder: str,
+    *,
+    lane: Lane,
+    kind: ToolKind,
+    runs: int,
+    steps: int,
+    store: str,
+    repeat: int,
+    placement: Placement = "process",
 ) -> Facts:
-    """From starting ``runs`` runs until all have ended, in a Runtime that is open already."""
+    """From starting ``runs`` runs until all have ended, in a Runtime that is open already. CPU is that of all processes
+    with Ray's own."""
     _warm_up(folder, lane, kind)
 
     def once(number: int) -> Figures:
         return _measured(
-            folder, f"w1_{number}", lane=lane, kind=kind, runs=runs, steps=steps, store=store, rounds=1
+            folder,
+            f"w1_{number}",
+            lane=lane,
+            kind=kind,
+            runs=runs,
+            steps=steps,
+            store=store,
+            rounds=1,
+            placement=placement,
         )
 
+    with cluster(placement):
+        figures = repeated(once, repeat)
     return {
         "workload": "w1",
+        "placement": placement,
         "lane": lane,
         "tool": kind,
         "runs": runs,
         "steps": steps,
         "store": store,
-        **repeated(once, repeat),
+        **figures,
     }
 
 
@@ -89,7 +118,16 @@ def _warm_up(folder: str, lane: Lane, kind: ToolKind) -> None:
 
 
 def _measured(
-    folder: str, name: str, *, lane: Lane, kind: ToolKind, runs: int, steps: int, store: str, rounds: int
+    folder: str,
+    name: str,
+    *,
+    lane: Lane,
+    kind: ToolKind,
+    runs: int,
+    steps: int,
+    store: str,
+    rounds: int,
+    placement: Placement = "process",
 ) -> Figures:
     """``rounds`` times ``runs`` runs in a new store; bytes count every file of the store, its empty pages too."""
     where, path = store_of(store, folder, name)
@@ -99,12 +137,15 @@ def _measured(
         nonlocal appends
         appends += 1
 
-    with Runtime(store=where, model=model_for(steps), tools=[tool_for(kind, lane)]) as runtime:
+    with runtime_of(where, steps=steps, kind=kind, lane=lane, placement=placement) as runtime:
         runtime.watch(count)
-        watch = Stopwatch()
+        if placement != "process":
+            insist_completed(asyncio.run(run_all(runtime, min(runs, ACTORS), placement)))  # makes the actors
+            appends = 0
+        watch = Stopwatch() if placement == "process" else FamilyStopwatch()
         with watch:
             for _ in range(rounds):
-                results = asyncio.run(run_all(runtime, runs))
+                results = asyncio.run(run_all(runtime, runs, placement))
                 insist_completed(results)
                 events += sum(result.seq for result in results)
     total = rounds * runs * steps

@@ -7,8 +7,10 @@ synchronous commit before anything is sent. Limits are raised, not switched off,
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from typing import Any, Final, Literal
 
 from boundloop.actors import Result, Runtime
@@ -17,11 +19,16 @@ from boundloop.eventstore.port import EventStore
 from boundloop.runtime import Limits, tool
 from boundloop.runtime.model import ModelInput, ModelTurn, ProposedCall, Usage
 
-Lane = Literal["inline", "task", "thread"]
+Lane = Literal["inline", "task", "thread", "pooled"]
+Placement = Literal["process", "dense", "actor"]
 ToolKind = Literal["read", "write"]
-LANES: Final = ("inline", "task", "thread")
+LANES: Final = ("inline", "task", "thread", "pooled")
+PLACEMENTS: Final = ("process", "dense", "actor")
 TOOLS: Final = ("read", "write")
 STORES: Final = ("sqlite", "memory", "null")
+ACTORS: Final = 4
+"""Run actors of the ``actor`` placement. More than there are cores, or nobody works while one waits."""
+
 
 MANY: Final = 2**40
 LIMITS: Final = Limits(
@@ -44,7 +51,8 @@ _USAGE: Final = Usage(100, 20)
 def tool_for(kind: ToolKind, lane: Lane) -> Callable[..., Any]:
     """``read``: quick and side-effect free. ``write``: keyed by both arguments, so each call claims a ledger key.
 
-    ``inline`` runs in the host's loop, ``task`` is an async tool as a task of its own, ``thread`` a sync tool.
+    ``inline`` runs in the host's loop, ``task`` is an async tool as a task of its own, ``thread`` a sync tool, which on
+    Ray is ``pooled``: it runs in an executor's process.
     """
     inline = lane == "inline"
     declare = (
@@ -52,7 +60,7 @@ def tool_for(kind: ToolKind, lane: Lane) -> Callable[..., Any]:
         if kind == "read"
         else tool(name="add", risk="write", key="arguments", far_side="keyed", inline=inline)
     )
-    if lane == "thread":
+    if lane in ("thread", "pooled"):
 
         def add_here(a: int, b: int) -> int:
             """Add two numbers."""
@@ -93,9 +101,56 @@ def store_of(kind: str, folder: str, name: str) -> tuple[str | EventStore, str]:
     return "memory://", ""
 
 
-async def run_all(runtime: Runtime, runs: int) -> list[Result]:
-    """Start ``runs`` runs at once and wait until each has ended."""
-    return await asyncio.gather(*(runtime.aio.run("go", limits=LIMITS) for _ in range(runs)))
+def runtime_of(
+    where: str | EventStore, *, steps: int, kind: ToolKind, lane: Lane, placement: Placement = "process"
+) -> Runtime:
+    """``process``: all of it here, without Ray. ``dense``: on Ray, with all runs hosted by the owner. ``actor``: on Ray, a
+    run actor for each run at work."""
+    return Runtime(
+        store=where,
+        model=model_for(steps),
+        tools=[tool_for(kind, lane)],
+        ray=None if placement == "process" else "require",
+        run_actors=ACTORS,
+        warm_actors=ACTORS if placement == "actor" else 0,
+    )
+
+
+async def run_all(
+    runtime: Runtime, runs: int, placement: Placement = "process", at_once: int = 10_000
+) -> list[Result]:
+    """Start ``runs`` runs at once and wait until each has ended. ``at_once`` bounds dense ones."""
+    if placement != "dense":
+        return await asyncio.gather(*(runtime.aio.run("go", limits=LIMITS) for _ in range(runs)))
+    rows = runtime.aio.map(["go"] * runs, parallel=min(runs, at_once), limits=LIMITS)
+    results: list[Result] = []
+    async for row in rows:
+        if row.result is None:
+            raise RuntimeError(f"row {row.index}") from row.error
+        results.append(row.result)
+    return results
+
+
+@contextmanager
+def cluster(placement: Placement) -> Generator[None]:
+    """The Ray that a placement needs, on this machine, for as long as the block lasts."""
+    if placement == "process":
+        yield
+        return
+    import ray
+
+    ray.init(
+        address="local",
+        namespace="boundloop",
+        include_dashboard=False,
+        log_to_driver=False,
+        logging_level=logging.ERROR,
+        object_store_memory=128 * 1024 * 1024,
+    )
+    try:
+        yield
+    finally:
+        ray.shutdown()
 
 
 def insist_completed(results: list[Result]) -> None:
