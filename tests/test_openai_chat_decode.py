@@ -16,7 +16,11 @@ from boundloop.adapters.openai_chat_errors import RETRY_AFTER_MS_MAX, retry_afte
 from boundloop.runtime.model import FINISH, ModelTurn, ProposedCall, Usage
 
 DOC: Final = (Path(__file__).resolve().parent.parent / "docs/model-adapters.md").read_text("utf-8")
-CALL: Final = {"id": "call_1", "type": "function", "function": {"name": "look", "arguments": '{"a":1}'}}
+CALL: Final[dict[str, Any]] = {
+    "id": "call_1",
+    "type": "function",
+    "function": {"name": "look", "arguments": '{"a":1}'},
+}
 
 
 def answer(finish: Any = "stop", calls: list[Any] | None = None, **more: Any) -> dict[str, Any]:
@@ -155,7 +159,7 @@ def test_calls_come_with_their_bytes_and_labels() -> None:
 )
 def test_arguments_are_handed_on_as_they_came(written: str, handed_on: bytes | None) -> None:
     whole = json.dumps(answer("tool_calls", [CALL]))
-    made = turn(whole.replace(json.dumps(CALL["function"]["arguments"]), written).encode())  # type: ignore[index]  a dict of dicts
+    made = turn(whole.replace(json.dumps(CALL["function"]["arguments"]), written).encode())
     if handed_on is None:
         assert (made.finish, made.error_code) == ("provider_error", "json_depth")
     else:
@@ -232,7 +236,7 @@ def test_several_choices_are_nobodys_answer() -> None:
 
 def test_what_is_sent_back() -> None:
     call = {**CALL, "extra_content": {"sig": "s"}}
-    more = {
+    more: dict[str, Any] = {
         "reasoning_content": "r",
         "reasoning_details": [{"signature": "x"}],
         "reasoning": "shown elsewhere",

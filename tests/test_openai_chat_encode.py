@@ -1,0 +1,234 @@
+"""Requests of Chat Completions: the same bytes for the same input, a history that servers accept, tools as declared."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from boundloop.adapters.openai_chat_decode import decode_answer
+from boundloop.adapters.openai_chat_encode import ChatOptions, encode_request, fits_strict, wire_ids
+from boundloop.runtime.model import (
+    AssistantCall,
+    AssistantItem,
+    Item,
+    ModelInput,
+    NoteItem,
+    ResultItem,
+    UserItem,
+)
+from boundloop.runtime.tool_definition import ToolDefinition
+
+CLOSED: dict[str, Any] = {
+    "type": "object",
+    "properties": {"a": {"type": "string"}},
+    "required": ["a"],
+    "additionalProperties": False,
+}
+OPTIONAL: dict[str, Any] = {**CLOSED, "required": []}
+
+
+def tool(name: str = "look", parameters: dict[str, Any] = CLOSED) -> ToolDefinition:
+    return ToolDefinition(name=name, description="Look.", parameters=parameters, risk="read")
+
+
+def given_items(items: Sequence[Item], **changed: Any) -> ModelInput:
+    asked = ModelInput(
+        run_id="r1",
+        turn=2,
+        attempt=1,
+        model="m1",
+        system="Be brief.",
+        items=items,
+        tools=(),
+        output_tokens_max=99,
+        request_sha256=b"",
+    )
+    return msgspec.structs.replace(asked, **changed)
+
+
+def written(items: Sequence[Item] = (), options: ChatOptions | None = None, **changed: Any) -> dict[str, Any]:
+    made: dict[str, Any] = json.loads(encode_request(options or ChatOptions(), given_items(items, **changed)))
+    return made
+
+
+def test_the_exact_bytes() -> None:
+    """Golden: another byte for the same input is another encoding, and `ENCODING` says so."""
+    items: list[Item] = [
+        UserItem("Hi é"),
+        AssistantItem("", (AssistantCall("c1.0", "call_9", "look", b'{"a": "x"}'),)),
+        ResultItem("c1.0", "call_9", "look", False, b'{"status":"ok"}'),
+    ]
+    body = encode_request(ChatOptions(extra=b'{"temperature":0}'), given_items(items, tools=(tool(),)))
+    assert body.decode() == (
+        '{"max_completion_tokens":99,"messages":['
+        '{"content":"Be brief.","role":"system"},'
+        '{"content":"Hi é","role":"user"},'
+        '{"content":null,"role":"assistant","tool_calls":[{"function":{"arguments":"{\\"a\\": \\"x\\"}","name":"look"},'
+        '"id":"call_9","type":"function"}]},'
+        '{"content":"{\\"status\\":\\"ok\\"}","role":"tool","tool_call_id":"call_9"}],'
+        '"model":"m1","stream":false,"temperature":0,"tools":[{"function":{"description":"Look.","name":"look",'
+        '"parameters":{"additionalProperties":false,"properties":{"a":{"type":"string"}},"required":["a"],"type":"object"},'
+        '"strict":true},"type":"function"}]}'
+    )
+
+
+def test_the_revision_changes_with_whatever_changes_the_bytes() -> None:
+    changed = [
+        ChatOptions(),
+        ChatOptions(output_limit_field="max_tokens"),
+        ChatOptions(strict=False),
+        ChatOptions(parallel_tool_calls=False),
+        ChatOptions(system_role="developer"),
+        ChatOptions(extra=b'{"temperature":0}'),
+    ]
+    assert len({options.revision() for options in changed}) == len(changed)
+    assert ChatOptions().revision() == ChatOptions(strict=True).revision()
+
+
+def test_options() -> None:
+    body = written(options=ChatOptions(output_limit_field="max_tokens", system_role="developer"))
+    assert body["max_tokens"] == 99
+    assert "max_completion_tokens" not in body
+    assert body["messages"] == [{"role": "developer", "content": "Be brief."}]
+    assert "tools" not in body
+    assert written(system="")["messages"] == []
+    options = ChatOptions(parallel_tool_calls=False)
+    assert written(options=options, tools=(tool(),))["parallel_tool_calls"] is False
+    assert "parallel_tool_calls" not in written(options=options)
+
+
+def test_a_note_is_told_from_a_user() -> None:
+    assert [
+        message["content"] for message in written([UserItem("a"), NoteItem("b")], system="")["messages"]
+    ] == [
+        "a",
+        "[runtime] b",
+    ]
+
+
+# --- the history ------------------------------------------------------------------------------------------------------
+
+
+def calling(*labels: str, name: str = "look", arguments: bytes = b"{}") -> AssistantItem:
+    return AssistantItem(
+        "", tuple(AssistantCall(f"c1.{index}", label, name, arguments) for index, label in enumerate(labels))
+    )
+
+
+@given(
+    st.lists(st.sampled_from(["", "", "a", "a", "call_c1_0", "call_c1_1", "call_c1_1_", "é" * 9]), max_size=8)
+)
+def test_every_call_has_an_id_of_its_own_and_its_result_the_same(labels: list[str]) -> None:
+    item = calling(*labels)
+    results = [ResultItem(call.call_id, call.provider_call_id, "look", False, b"1") for call in item.calls]
+    messages = written([item, *reversed(results)], system="")["messages"]
+    ids = [call["id"] for call in messages[0].get("tool_calls", ())]
+    assert all(ids)
+    assert len(set(ids)) == len(labels)
+    assert [message["tool_call_id"] for message in messages[1:]] == ids[::-1]
+    for label, wire in zip(labels, ids, strict=True):
+        if label and labels.count(label) == 1:
+            assert wire == label  # a usable id of the provider's goes back unchanged
+    assert list(wire_ids(item).values()) == ids
+
+
+@pytest.mark.parametrize(
+    ("name", "wire"),
+    [("look", "look"), ("", "unnamed"), ("a b/é", "a_b__"), ("x" * 80, "x" * 64), ("\ud800", "_")],
+)
+def test_a_name_that_no_server_takes_back_is_written_in_its_nearest_form(name: str, wire: str) -> None:
+    message = written([calling("a", name=name)], system="")["messages"][0]
+    assert message["tool_calls"][0]["function"]["name"] == wire
+
+
+@pytest.mark.parametrize(
+    ("arguments", "wire"),
+    [(b"", "{}"), (b"null", "null"), (b'{"a":1,"a":2}', '{"a":1,"a":2}'), (b"\xff{", "\\xff{"), (b"{", "{")],
+)
+def test_arguments_go_back_as_they_came(arguments: bytes, wire: str) -> None:
+    message = written([calling("a", arguments=arguments)], system="")["messages"][0]
+    assert message["tool_calls"][0]["function"]["arguments"] == wire
+
+
+@given(st.text(max_size=30), st.binary(max_size=30), st.text(max_size=9))
+def test_encoding_never_fails_for_what_a_log_can_hold(text: str, raw: bytes, label: str) -> None:
+    items: list[Item] = [
+        UserItem(text),
+        NoteItem(text),
+        AssistantItem(text, (AssistantCall("c1.0", label, text, raw),), raw),
+        ResultItem("c1.0", label, text, True, raw),
+        ResultItem("c9.9", label, text, True, raw),
+        AssistantItem(text, (), raw),
+    ]
+    assert written(items) == written(items)
+
+
+def test_what_the_server_wants_back_goes_back_as_it_came() -> None:
+    message: dict[str, Any] = {
+        "content": [{"type": "thinking", "thinking": []}, {"type": "text", "text": "t"}],
+        "reasoning_content": "because",
+        "reasoning_details": [{"signature": "s", "n": 1.5}],
+        "extra_content": {"sig": "x"},
+        "reasoning": "not this",
+        "tool_calls": [
+            {"id": "a", "function": {"name": "look", "arguments": "{}"}},
+            {"id": "b", "function": {"name": "look", "arguments": "{}"}, "extra_content": {"sig": "y"}},
+        ],
+    }
+    answer = {"choices": [{"message": message, "finish_reason": "tool_calls"}]}
+    turn = decode_answer(200, {}, json.dumps(answer).encode(), now_ms=0)
+    calls = tuple(
+        AssistantCall(f"c1.{index}", call.provider_call_id, call.name, call.arguments)
+        for index, call in enumerate(turn.calls)
+    )
+    sent = written([AssistantItem(turn.text, calls, turn.continuation)], system="")["messages"][0]
+    for name in ("content", "reasoning_content", "reasoning_details", "extra_content"):
+        assert sent[name] == message[name]
+    assert "reasoning" not in sent
+    assert [call.get("extra_content") for call in sent["tool_calls"]] == [None, {"sig": "y"}]
+
+
+@pytest.mark.parametrize(
+    "foreign",
+    [b"", b"\xff", b"[]", b"7", b'{"openai_chat":2,"message":{"content":"x"}}', b'{"message":{"content":"x"}}',
+     b'{"openai_chat":1,"message":{"role":"system","tool_calls":[]}}', b'{"openai_chat":1,"message":7,"calls":7}'],
+)  # fmt: skip
+def test_state_of_another_family_is_left_alone(foreign: bytes) -> None:
+    message = written([AssistantItem("hello", (), foreign)], system="")["messages"][0]
+    assert message == {"role": "assistant", "content": "hello"}
+
+
+# --- tools ------------------------------------------------------------------------------------------------------------
+
+
+SCHEMAS: list[tuple[dict[str, Any], bool]] = [
+    (CLOSED, True),
+    (OPTIONAL, False),
+    ({**CLOSED, "additionalProperties": True}, False),
+    ({"type": "object", "properties": {}, "required": [], "additionalProperties": False}, True),
+    ({"type": "object", "properties": {}, "additionalProperties": False}, True),
+    ({"type": "string"}, False),
+    ({**CLOSED, "properties": {"a": {"type": "string", "pattern": "x"}}}, False),
+    ({**CLOSED, "properties": {"a": {"type": "array", "items": OPTIONAL}}}, False),
+    ({**CLOSED, "properties": {"a": {"anyOf": [{"type": "null"}, CLOSED]}}}, True),
+    ({**CLOSED, "properties": {"a": {"anyOf": [{"type": "null"}, OPTIONAL]}}}, False),
+    ({**CLOSED, "properties": {"a": {"$ref": "#/$defs/b"}}, "$defs": {"b": OPTIONAL}}, False),
+    ({**CLOSED, "properties": {"a": {"$ref": "#/$defs/b"}}, "$defs": {"b": CLOSED}}, True),
+    ({**CLOSED, "properties": {"a": {"type": "object"}}}, False),
+]
+
+
+@pytest.mark.parametrize(("schema", "fits"), SCHEMAS)
+def test_strict_only_where_the_schema_is_in_its_subset(schema: dict[str, Any], fits: bool) -> None:
+    assert fits_strict(schema) is fits
+    function = written(tools=(tool(parameters=schema),))["tools"][0]["function"]
+    assert function.get("strict") is (True if fits else None)
+    assert function["parameters"] == schema
+    plain = written(options=ChatOptions(strict=False), tools=(tool(parameters=schema),))
+    assert "strict" not in plain["tools"][0]["function"]
