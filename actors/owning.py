@@ -259,6 +259,8 @@ class Owning:
             raise RunNotFound(run_id)
         if row.damaged:
             raise HistoryRefused("log_damaged", row.damaged, path=run_id)
+        if row.owner and row.owner != host.host_id:
+            return None  # a host has it; folding a long log to learn that would be dear
         state = await self._load(run_id)
         result = result_of(state)
         if host.hosted(run_id) is not None:
