@@ -68,6 +68,7 @@ class _Due(msgspec.Struct, frozen=True):
     attempt: int
     model: str
     user: str
+    last: str
 
 
 _decode = msgspec.json.Decoder(_Asked).decode
@@ -81,9 +82,10 @@ def answer_chat(script: ServerScript, headers: Mapping[str, str], body: bytes) -
     try:
         asked = _decode(body)
         user = _first_user(asked.messages)
+        last = _text_of(asked.messages[-1]) if asked.messages else ""
     except (msgspec.MsgspecError, ValueError, RecursionError):
         return error_answer(400, "invalid_request", "not a chat request")
-    due = _due(asked, user, headers)
+    due = _due(asked, user, last, headers)
     answer = _scripted(script, asked, due)
     answer = msgspec.structs.replace(
         answer,
@@ -114,18 +116,22 @@ def error_answer(
 def _first_user(messages: list[_Message]) -> str:
     for message in messages:
         if message.role == "user":
-            content = _decode_content(message.content)
-            return content if isinstance(content, str) else "".join(part.text for part in content or ())
+            return _text_of(message)
     return ""
 
 
-def _due(asked: _Asked, user: str, headers: Mapping[str, str]) -> _Due:
+def _text_of(message: _Message) -> str:
+    content = _decode_content(message.content)
+    return content if isinstance(content, str) else "".join(part.text for part in content or ())
+
+
+def _due(asked: _Asked, user: str, last: str, headers: Mapping[str, str]) -> _Due:
     found = read_request_id(headers.get(REQUEST_ID_HEADER, ""))
     if found is not None:
-        return _Due(found.run, found.turn, found.attempt, asked.model, user)
+        return _Due(found.run, found.turn, found.attempt, asked.model, user, last)
     turn = 1 + sum(message.role == "assistant" for message in asked.messages)
     conversation = sha256(user.encode("utf-8", "surrogatepass")).hexdigest()[:16]
-    return _Due(conversation, turn, 1, asked.model, user)
+    return _Due(conversation, turn, 1, asked.model, user, last)
 
 
 def _scripted(script: ServerScript, asked: _Asked, due: _Due) -> Answer:
@@ -150,7 +156,7 @@ def _scripted(script: ServerScript, asked: _Asked, due: _Due) -> Answer:
 
 
 def _fits(one: ServedScript, due: _Due) -> bool:
-    return one.model in ("", due.model) and one.user in due.user
+    return one.model in ("", due.model) and one.user in due.user and one.last in due.last
 
 
 def _paired(messages: list[_Message]) -> bool:

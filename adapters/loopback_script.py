@@ -33,13 +33,14 @@ FaultKind = Literal["status", "html", "drop", "truncate", "drip", "slow_headers"
 
 
 class ServedScript(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """One script and whom it answers: requests for ``model`` ("": any) whose first user message contains ``user``
-    ("": any). ``substitute``: ``{{user}}`` in its texts and arguments stands for that message, ``{{user.1}}`` for its
-    first word."""
+    """One script and whom it answers: requests for ``model`` ("": any) whose first user message contains ``user`` and
+    whose last message, of whichever role, contains ``last`` ("": any). ``substitute``: ``{{user}}`` in its texts and
+    arguments stands for the first user message, ``{{user.1}}`` for its first word."""
 
     turns: tuple[ScriptedTurn | tuple[ScriptedTurn, ...], ...]
     model: str = ""
     user: str = ""
+    last: str = ""
     usage: Usage | None = Usage(100, 20)
     substitute: bool = False
 

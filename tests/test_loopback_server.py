@@ -103,6 +103,15 @@ def test_scripts_are_chosen_by_model_and_conversation() -> None:
     assert answer_chat(script, {}, other.encode()).status == 404
 
 
+def test_a_script_may_answer_what_was_said_last() -> None:
+    refusal = ServedScript(last="approval_rejected", turns=(say("early"), say("a person said no")))
+    script = ServerScript(scripts=(refusal, *TWO.scripts))
+    said_no = {**result("c"), "content": '{"code":"approval_rejected"}'}
+    assert message(answer_chat(script, {}, body(calling("c"), said_no)))["content"] == "a person said no"
+    assert message(answer_chat(script, {}, body(calling("c"), result("c"))))["content"] == "done"
+    assert message(answer_chat(script, {}, body()))["tool_calls"]
+
+
 def test_a_substituted_text_stays_json() -> None:
     script = ServerScript(scripts=(ServedScript(turns=(call("look", {"a": "{{user}}"}),), substitute=True),))
     odd = 'say "é\\n" }{ \\'
