@@ -47,11 +47,23 @@ from ..runtime.events import AnyEvent
 from ..runtime.fold import evolve
 from ..runtime.goal import predicates_met
 from ..runtime.ledger import LedgerRow
-from ..runtime.orders import Execute, Order, Query, RequestModel, RunChecks, pending_orders, wake_at_ms
+from ..runtime.orders import (
+    AskParent,
+    CancelChild,
+    Execute,
+    Order,
+    Query,
+    RequestModel,
+    RunChecks,
+    SettleChild,
+    StartChild,
+    pending_orders,
+    wake_at_ms,
+)
 from ..runtime.state import CallState, State
-from . import checks
+from . import checks, children
 from .execution import Report, not_dispatched
-from .executors import Executors
+from .executors import ToolExecutors
 from .in_flight import InFlight
 from .journal import Journal
 from .query import ask_far_side
@@ -75,7 +87,7 @@ class Surroundings(Protocol):
     store: EventStore
     host_id: str
     gate: checks.Gate
-    executors: Executors
+    executors: ToolExecutors
 
     def adapter_for(self, state: State) -> ModelAdapter: ...
 
@@ -128,6 +140,8 @@ class RunDriver:
         self._orders: list[Order] = []
         self._orders_seq = -1
         self._seen_keys: set[tuple[str, str, str]] = set()
+        self._looked: set[str] = set()
+        self._cancelled: set[str] = set()
         self._stepped_at_ms = -1
         self._wake: asyncio.Future[None] | None = None
         self._loop = asyncio.get_running_loop()
@@ -144,8 +158,9 @@ class RunDriver:
         self._ring()
 
     def nudge(self) -> None:
-        """A ledger row that this run waits for may have changed: its checks look again."""
+        """A ledger row or a child that this run waits for may have changed: who looks at them looks again."""
         self._seen_keys.clear()
+        self._looked.clear()
         self._ring()
 
     def stop(self) -> None:
@@ -318,6 +333,8 @@ class RunDriver:
                 raise Lost
         journal.committed(request)
         self._lost_claims.clear()
+        # An append without a release tells the store that its host has seen what woke the run.
+        self._looked.clear()
         self.parked = release
         if not self.durable.done():
             self.durable.set_result(None)
@@ -333,17 +350,26 @@ class RunDriver:
         self._orders = orders = pending_orders(state, now)
         self._orders_seq = state.seq
         for order in orders:
-            if type(order) is RunChecks and not self._would_look(state.calls[order.call]):
-                continue
-            return False
+            if not self._is_seen_to(order):
+                return False
         if state.phase == "suspended":
             return True
         wake = wake_at_ms(state)
         return wake is None or wake - now > HOLD_MS or _waits_for_other(state)
 
-    def _would_look(self, call: CallState) -> bool:
-        mark = (call.call, call.holder_run, call.holder_call + call.holder_why)
-        return call.phase != "waiting_key" or mark not in self._seen_keys
+    def _is_seen_to(self, order: Order) -> bool:
+        """Whether only somebody else can make this order worth another look."""
+        match order:
+            case RunChecks():
+                call = self.state.calls[order.call]
+                mark = (call.call, call.holder_run, call.holder_call + call.holder_why)
+                return call.phase == "waiting_key" and mark in self._seen_keys
+            case SettleChild():
+                return order.call in self._looked
+            case CancelChild():
+                return order.call in self._cancelled
+            case _:
+                return False
 
     async def _after_store_error(self, error: StoreError) -> None:
         """An append, a release or a look at the ledger got no answer, so nothing is known to be committed: wait, fold
@@ -447,6 +473,9 @@ class RunDriver:
                     call = state.calls[order.call]
                     if self._unseen(call):
                         self._out.work(order, self._run_checks(order, call))
+                case StartChild() | SettleChild() | CancelChild() | AskParent():
+                    if not self._is_seen_to(order):
+                        self._out.work(order, self._see_family(order))
         if ending:
             self._out.cancel_executions()
 
@@ -513,6 +542,40 @@ class RunDriver:
             else:
                 self._land(order, command)
                 return
+
+    async def _see_family(self, order: StartChild | SettleChild | CancelChild | AskParent) -> None:
+        """An order about another run of the tree, until the store lets it through."""
+        for attempt in range(STORE_RETRIES_MAX):
+            try:
+                command = await self._ask_family(order)
+            except StoreError:
+                if attempt == STORE_RETRIES_MAX - 1:
+                    raise
+                await asyncio.sleep(_store_pause_s(attempt))
+                continue
+            if command is not None:
+                self._land(order, command)
+            else:
+                self._out.landed(order)
+                self._ring()
+            return
+
+    async def _ask_family(self, order: StartChild | SettleChild | CancelChild | AskParent) -> Command | None:
+        """The observation that comes of it, if any. What is marked as seen to before the look is looked at again if a
+        nudge comes during it."""
+        state, store = self.state, self.around.store
+        match order:
+            case StartChild():
+                return await children.start_child(store, state, state.calls[order.call])
+            case SettleChild():
+                self._looked.add(order.call)
+                return await children.look_at_child(store, state.calls[order.call])
+            case CancelChild():
+                await children.cancel_child(store, state, state.calls[order.call])
+                self._cancelled.add(order.call)
+                return None
+            case AskParent():
+                return await children.ask_parent(store, state, dict(order.asked))
 
     async def _checked(self, order: RunChecks, call: CallState) -> ChecksDone:
         """All rungs of the application over one call, the ledger's row with them."""
@@ -589,7 +652,7 @@ def _waits_for_other(state: State) -> bool:
     if state.phase != "open_calls":
         return False
     return all(
-        call.phase in ("bound", "waiting_approval", "waiting_key")
+        call.phase in ("bound", "waiting_approval", "waiting_key", "waiting_child")
         for call in state.calls.values()
         if call.open
     )

@@ -8,23 +8,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable
-from typing import Any, Final
+from typing import Any
 
 from ..adapters.port import AttemptReset, ModelAdapter, Progress
 from ..runtime.canonical import decode_canonical
 from ..runtime.commands import Command, ModelReplied
 from ..runtime.model import ModelInput, ModelTurn
 from ..runtime.orders import Execute, Order, RequestModel
+from ..runtime.results import room_for_result
 from ..runtime.state import State
 from ..runtime.tool_spec import ToolSpec
 from .context import ToolContext
 from .execution import Report
-from .executors import Dispatch, Executors
+from .executors import Dispatch, ToolExecutors
 from .model_request import ask_model
-
-RESULT_VIEW_BYTES_LEAST: Final = 256
-RESULT_FRAME_BYTES: Final = 128
-"""What the model's view of a result has around the result itself."""
 
 Land = Callable[[Order, Command], None]
 """An order's observation. Called on the loop, before or after the call that started the order has returned."""
@@ -106,7 +103,7 @@ class InFlight:
             model=state.pins.model,
             system=state.pins.system,
             items=state.items,
-            tools=state.pins.tools,
+            tools=state.pins.tools_offered(),
             output_tokens_max=state.limits.output_tokens_per_request,
             request_sha256=state.request_sha256,
         )
@@ -126,7 +123,7 @@ class InFlight:
         self,
         order: Execute,
         spec: ToolSpec,
-        executors: Executors,
+        executors: ToolExecutors,
         state: State,
         now_ms: int,
         deliver: Deliver,
@@ -151,18 +148,10 @@ class InFlight:
             arguments=arguments if isinstance(arguments, dict) else {},
             epoch=state.epoch,
             valid_ms=valid_ms,
-            view_bytes_max=min(spec.definition.result_bytes_max, _room_for_result(state)),
+            view_bytes_max=min(spec.definition.result_bytes_max, room_for_result(state)),
             deliver=lambda report: deliver(order, report),
         )
         self.orders[order] = None
         cancel = executors.start(dispatch)
         if order in self.orders:
             self.orders[order] = cancel
-
-
-def _room_for_result(state: State) -> int:
-    """How many bytes of its result a call that starts now may show: its share of what the turn's results have left, so
-    that all of them together stay within the run's bound whatever runs side by side. Something is always shown."""
-    unbound = sum(1 for call in state.calls.values() if call.phase != "bound")
-    share = (state.limits.result_bytes - state.turn_result_bytes) // max(1, unbound)
-    return max(RESULT_VIEW_BYTES_LEAST, share - RESULT_FRAME_BYTES)

@@ -24,7 +24,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     """One run at one moment.
 
     ``status`` is ``ended``, ``stopped`` (someone can lift it: ``resumable``), ``waiting`` (for what ``waiting_for``
-    names) or ``running``. ``outcome`` and ``reason`` are empty unless it ended or stopped. ``text`` is the final answer
+    names) or ``running``; a run that waits for nothing but child runs is running, by them. ``outcome`` and ``reason`` are empty unless it ended or stopped. ``text`` is the final answer
     of a completed run. ``spent`` and ``limits`` are per metered quantity; ``overrun`` only where usage passed a limit.
     """
 
@@ -59,7 +59,7 @@ def result_of(state: State) -> Result:
     elif state.phase == "suspended":
         status = "stopped"
     else:
-        status = "waiting" if waits else "running"
+        status = "waiting" if waits and not waits.startswith("child:") else "running"
     approvals = tuple(
         Approval(
             approval_id=call.approval.approval_id,

@@ -24,9 +24,9 @@ from ..runtime.decision import Decision
 from ..runtime.errors import ConflictError, HistoryRefused, LogDamaged, OwnedError, RunNotFound
 from ..runtime.events import AnyEvent
 from ..runtime.fold import evolve
-from ..runtime.index import run_index
+from ..runtime.index import run_index, runs_to_wake
 from ..runtime.ledger import Settlement
-from ..runtime.orders import pending_orders
+from ..runtime.orders import SettleChild, pending_orders
 from ..runtime.state import State
 from ..runtime.stops import ending
 from .chain import append_hash
@@ -44,6 +44,7 @@ from .port import (
     Owned,
 )
 from .process_identity import start_of, this_process
+from .rules import ENDED_STATUS
 
 TRIES_MAX = 8
 """How often a command is decided anew because another host got between; then it is a ``ConflictError``."""
@@ -204,7 +205,8 @@ async def _append(
         host_id=host_id,
         settlements=tuple(written.settlements),
         release=True,
-        ready=_has_work(state, at_ms),
+        ready=_has_work(state, at_ms) or await _a_child_ended(store, state),
+        wake_runs=runs_to_wake(state),
         blobs=blobs,
     )
     committed = await store.append(request)
@@ -253,7 +255,21 @@ class _Written:
 
 def _has_work(state: State, now_ms: int) -> bool:
     """Whether a host would find something to do at once; timers are found by the index."""
-    return bool(decide(state, Advance(), now_ms).events or pending_orders(state, now_ms))
+    return bool(
+        decide(state, Advance(), now_ms).events
+        or any(type(order) is not SettleChild for order in pending_orders(state, now_ms))
+    )
+
+
+async def _a_child_ended(store: EventStore, state: State) -> bool:
+    """Whether a child's end has still to be settled. The mark that its last append left on this run is gone with the
+    acquisition, so its row is looked at."""
+    for call in state.calls.values():
+        if call.phase == "waiting_child" and call.child is not None:
+            row = await store.run(call.child.run_id)
+            if row is None or row.damaged or row.index.status == ENDED_STATUS:
+                return True
+    return False
 
 
 @asynccontextmanager

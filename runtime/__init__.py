@@ -1,4 +1,4 @@
-"""The interpreter, pure, and what users declare: ``tool``, ``Toolbox``, ``Limits``, ``Goal``, ``Policy``.
+"""The interpreter, pure, and what users declare: ``tool``, ``agent``, ``Toolbox``, ``Limits``, ``Goal``, ``Policy``.
 
 Names load on first use: a command that reads one run needs none of what declares tools.
 """
@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from .agent_spec import agent, spawn
     from .errors import BoundloopError, CallerError, ProviderError, StoreError, ToolError
     from .far_side import Absent, Applied
     from .goal import Evidence, Goal
@@ -38,6 +39,8 @@ __all__ = [
     "ToolError",
     "ToolSpec",
     "Toolbox",
+    "agent",
+    "spawn",
     "tool",
 ]
 
@@ -61,6 +64,8 @@ _HOME = {
     "ToolError": "errors",
     "ToolSpec": "tool_spec",
     "Toolbox": "toolbox",
+    "agent": "agent_spec",
+    "spawn": "agent_spec",
     "tool": "tool_spec",
 }
 

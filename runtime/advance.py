@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from . import events as e
 from .approvals import expire
+from .children import is_agent, start_children
 from .decision import NOTHING, Decision, settle
 from .effects import LIMIT_TEXT, limit_short, needs_person, start
 from .limits import HOST_DEATHS_MAX
@@ -16,6 +17,7 @@ from .order import may_start
 from .results import bind_error, bind_executed
 from .state import CallState, State
 from .stops import closing, ending, lost_if_overdue, stop
+from .top_ups import calls_held
 from .turns import judge, next_request, retry_due
 
 
@@ -91,13 +93,15 @@ def _checking_due(state: State, call: CallState, now_ms: int) -> Decision:
         expired = expire(state, call, now_ms)
         if expired.events:
             return expired
-    if not may_start(state, call):
+    if not may_start(state, call) or calls_held(state):
         return NOTHING
     # Verdicts of this very moment are the re-check; a plain read needs none. Everything else is checked again first.
     if not call.rechecked or (call.checked_seq == state.seq and call.attempt == 0):
         short = limit_short(state, call)
         if short:
             return Decision((e.CallRejected(call.call, "limits", short, LIMIT_TEXT),))
+        if is_agent(state, call):
+            return start_children(state, call, now_ms)
         return start(state, call, now_ms, call.under)
     return NOTHING
 

@@ -131,6 +131,35 @@ class Queried(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     met: tuple[int, ...] | None = None
 
 
+class ChildOpened(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """The child run of this call exists."""
+
+    call: str
+
+
+class ChildEnded(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What the child's own log says of its end: what it spent, how it ended, what it answered.
+
+    ``spent`` is by the names of the lease. ``succeeded`` counts bound successes by tool; ``unknown_effects`` names calls of
+    the child of which nobody knows whether they took effect.
+    """
+
+    call: str
+    outcome: str
+    reason: str
+    spent: dict[str, int]
+    detail: str = ""
+    text: str = ""
+    succeeded: dict[str, int] = {}
+    unknown_effects: tuple[str, ...] = ()
+
+
+class NothingLeft(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """No run above this one has more of these limits for it."""
+
+    limits: tuple[str, ...]
+
+
 Name = Annotated[str, msgspec.Meta(max_length=200)]
 Reason = Annotated[str, msgspec.Meta(max_length=1_000)]
 Raised = Annotated[dict[str, int], msgspec.Meta(max_length=64)]
@@ -187,8 +216,37 @@ class ResolveCall(Outside, frozen=True, kw_only=True, tag="resolve_call"):
     reason: Reason = ""
 
 
-OutsideCommand = Approve | Reject | Cancel | Resume | Close | RaiseLimits | ResolveCall
-Command = Advance | TakeOver | ModelReplied | ChecksDone | ClaimLost | Executed | Queried | OutsideCommand
+class TopUpChild(Outside, frozen=True, kw_only=True, tag="top_up_child"):
+    """A child run that is short of ``asked`` asks its parent for more. ``by`` is ``run:`` and the child's id."""
+
+    call: Name
+    child_run: Name
+    asked: Raised
+
+
+class RaiseLease(Outside, frozen=True, kw_only=True, tag="raise_lease"):
+    """The parent set more aside: the child's new limits, as the parent's log has them. ``by`` is ``run:`` and the parent's
+    id."""
+
+    raised: Raised
+
+
+OutsideCommand = (
+    Approve | Reject | Cancel | Resume | Close | RaiseLimits | ResolveCall | TopUpChild | RaiseLease
+)
+Command = (
+    Advance
+    | TakeOver
+    | ModelReplied
+    | ChecksDone
+    | ClaimLost
+    | Executed
+    | Queried
+    | ChildOpened
+    | ChildEnded
+    | NothingLeft
+    | OutsideCommand
+)
 
 _encoder = msgspec.json.Encoder(order="deterministic")
 _decoder: msgspec.json.Decoder[OutsideCommand] = msgspec.json.Decoder(OutsideCommand)

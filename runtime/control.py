@@ -10,7 +10,7 @@ from .commands import Cancel, Close, RaiseLimits, Resume
 from .decision import Decision, refuse
 from .errors import DeclarationError
 from .limits import CEILING, RAISABLE, checked
-from .state import State
+from .state import METERED, State
 from .turns import request
 
 
@@ -60,11 +60,12 @@ def resume(state: State, command: Resume, now_ms: int) -> Decision:
         return refuse("deadline", "the run's deadline has passed: raise deadline_ms")
     if state.reason == "deadline" and state.counters.active_ms >= state.limits.active_ms:
         return refuse("deadline", "the run's active time is used up: raise active_ms")
-    if state.reason == "max_tool_calls":
+    leased = bool(state.parent_run)  # it asks its parent again, and stops again if that has nothing
+    if state.reason == "max_tool_calls" and not leased:
         for name in ("tool_calls", "call_attempts"):
             if getattr(state.meters, name).free < 1:
                 return refuse(state.reason, f"the limit is still reached: raise {name}")
-    if state.reason in _BEFORE_A_REQUEST:
+    if state.reason in _BEFORE_A_REQUEST and not leased:
         (again,) = request(state, turn=state.turn + 1, attempt=1).events
         if not isinstance(again, e.ModelRequested):
             return refuse(
@@ -82,13 +83,15 @@ def raise_limits(state: State, command: RaiseLimits, now_ms: int) -> Decision:
     for name, value in command.raised.items():
         if name not in RAISABLE:
             return refuse("unknown_limit", f"{name} can't be raised")
+        if state.parent_run and (name in METERED or name == "deadline_ms"):
+            return refuse("leased", f"{name} comes out of the parent's lease: raise it in the run at the top")
         present = getattr(state.limits, name)
         if present is None:
             return refuse("limit_waived", f"{name} is waived")
         if not present < value <= CEILING:
             return refuse("not_higher", f"{name} must be above {present} and at most {CEILING}")
     try:
-        checked(msgspec.structs.replace(state.limits, **command.raised))
+        checked(msgspec.structs.replace(state.limits, **command.raised), names=command.raised)
     except DeclarationError as error:
         return refuse(error.code, str(error))
     return Decision((e.LimitsRaised(command.raised, command.by, command.command_id),))

@@ -15,24 +15,30 @@ import msgspec
 from .advance import advance
 from .approvals import approve, reject
 from .canonical import canonical_bytes
+from .children import ended, opened
 from .commands import (
     Advance,
     Approve,
     Cancel,
     ChecksDone,
+    ChildEnded,
+    ChildOpened,
     ClaimLost,
     Close,
     Command,
     Executed,
     ModelReplied,
+    NothingLeft,
     Outside,
     OutsideCommand,
     Queried,
+    RaiseLease,
     RaiseLimits,
     Reject,
     ResolveCall,
     Resume,
     TakeOver,
+    TopUpChild,
     command_sha256,
 )
 from .control import cancel, close, raise_limits, resume
@@ -44,6 +50,7 @@ from .ladder import checks_done
 from .state import State
 from .strict_json import parse_value
 from .takeover import take_over
+from .top_ups import nothing_left, raise_lease, top_up_child
 from .turns import model_replied
 
 COMMAND_ID_CHARS_MAX = 128
@@ -104,6 +111,9 @@ _RULES: dict[type[Any], Rule] = {
     ClaimLost: claim_lost,
     Executed: executed,
     Queried: queried,
+    ChildOpened: opened,
+    ChildEnded: ended,
+    NothingLeft: nothing_left,
     Approve: approve,
     Reject: reject,
     Cancel: cancel,
@@ -111,4 +121,6 @@ _RULES: dict[type[Any], Rule] = {
     Close: close,
     RaiseLimits: raise_limits,
     ResolveCall: _resolve,
+    TopUpChild: top_up_child,
+    RaiseLease: raise_lease,
 }

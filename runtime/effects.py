@@ -154,9 +154,17 @@ def limit_short(state: State, call: CallState) -> str:
     aside when it is admitted, so this is asked again before each start."""
     if state.meters.call_attempts.free < 1:
         return "max_tool_calls"
-    if state.meters.cost_micros.free < state.tools[call.tool].cost_micros:
+    definition = state.tools[call.tool]
+    if state.meters.cost_micros.free < definition.cost_micros:
         return "budget_cost"
-    return ""
+    return child_short(state) if definition.kind == "agent" else ""
+
+
+def child_short(state: State) -> str:
+    """Which limit stands in the way of one more child run; empty if none does."""
+    if state.depth >= state.limits.depth:
+        return "max_depth"
+    return "max_children" if state.meters.children.free < 1 else ""
 
 
 def attempts_left(state: State, call: CallState) -> bool:

@@ -63,7 +63,8 @@ class Event(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
 
 class RunStarted(Event, frozen=True, tag="run_started"):
     """The run exists. ``pins_sha256`` names the blob with everything that is fixed for the run (``pins.Pins``).
-    ``dense``: it may share its host with many others; a hint for placement that decides nothing."""
+    ``dense``: it may share its host with many others; a hint for placement that decides nothing. ``deadline_at_ms``: a
+    child's deadline is never after this, whenever it is created; 0 for a run without a parent."""
 
     run_id: str
     tenant: str
@@ -80,6 +81,7 @@ class RunStarted(Event, frozen=True, tag="run_started"):
     trace: str = ""
     on_stop: Literal["suspend", "end"] = "suspend"
     dense: bool = False
+    deadline_at_ms: int = 0
 
 
 class RunResumed(Event, frozen=True, tag="run_resumed"):
@@ -366,6 +368,59 @@ class ResultBound(Event, frozen=True, tag="result_bound"):
     replayed: ReplayedFrom | None = None
 
 
+# --- tree --------------------------------------------------------------------------------------------------------
+
+
+class ChildReserved(Event, frozen=True, tag="child_reserved"):
+    """Goes with the ``call_started`` of a call of an agent: the lease of the child run, set aside before that run exists.
+
+    ``granted`` is by the names of the metered limits, and ``tool_calls_each.<tool>``; cost isn't named where it is waived.
+    ``child_run`` is derived from the run and the call. The child's deadline is ``deadline_at_ms``, never after the parent's.
+    """
+
+    call: str
+    child_run: str
+    agent: str
+    granted: dict[str, int]
+    deadline_at_ms: int
+
+
+class ChildStarted(Event, frozen=True, tag="child_started"):
+    """The child run exists. Until it ends this run may wait without a host."""
+
+    call: str
+    child_run: str
+
+
+class ChildToppedUp(Event, frozen=True, tag="child_topped_up"):
+    """So much more is set aside for a child that ran out, before the child is told (``limits_raised`` in its own log)."""
+
+    call: str
+    granted: dict[str, int]
+    by: str
+    command_id: str = ""
+    command_sha256: bytes = b""
+
+
+class ChildSettled(Event, frozen=True, tag="child_settled"):
+    """The lease is closed by what the child's own log says that it spent; the rest is free again. Its outcome is that of
+    the ended child; ``call_executed`` follows in the same append."""
+
+    call: str
+    child_run: str
+    spent: dict[str, int]
+    outcome: str
+    reason: str
+
+
+class LeaseDenied(Event, frozen=True, tag="lease_denied"):
+    """In a child's log: no run above it has more of these limits for it, so they stand as they are. ``by`` is
+    ``run:`` and its parent's id."""
+
+    by: str
+    limits: tuple[str, ...]
+
+
 AnyEvent = (
     RunStarted
     | RunResumed
@@ -390,6 +445,11 @@ AnyEvent = (
     | CallExecuted
     | CallReconciled
     | ResultBound
+    | ChildReserved
+    | ChildStarted
+    | ChildToppedUp
+    | ChildSettled
+    | LeaseDenied
 )
 
 Commanded = (
@@ -400,6 +460,7 @@ Commanded = (
     | CloseRequested
     | ApprovalDecided
     | CallReconciled
+    | ChildToppedUp
 )
 """Facts that may answer an outside command."""
 

@@ -21,7 +21,7 @@ from .limits import RAISABLE
 from .model import AssistantCall, AssistantItem, Item, NoteItem, ResultItem, UserItem
 from .pins import Pins
 from .projection import error_content, ok_content, replayed_content
-from .state import METERED, ApprovalState, CallState, Meters, State
+from .state import EACH, METERED, ApprovalState, CallState, ChildState, Meters, State, run_name
 from .transitions import CallPhase, next_call_phase, next_run_phase
 
 _encode_item = msgspec.msgpack.Encoder().encode
@@ -35,9 +35,9 @@ def begin(event: e.RunStarted, pins: Pins, at_ms: int) -> State:
         pins=pins,
         pins_sha256=event.pins_sha256,
         limits=pins.limits,
-        tools={tool.name: tool for tool in pins.tools},
+        tools={tool.name: tool for tool in pins.tools if tool.offered},
         request_head_sha256=sha256(request_head).digest(),
-        request_head_bytes=len(request_head) + sum(len(_encode_item(tool)) for tool in pins.tools),
+        request_head_bytes=len(request_head) + sum(tool.size_bytes for tool in pins.tools_offered()),
         meters=Meters.of(pins.limits),
         tenant=event.tenant,
         principal=event.principal,
@@ -48,10 +48,13 @@ def begin(event: e.RunStarted, pins: Pins, at_ms: int) -> State:
         parent_call=event.parent_call,
         depth=event.depth,
         on_stop=event.on_stop,
+        as_of=event.as_of,
+        trace=event.trace,
         seq=1,
         at_ms=at_ms,
         started_at_ms=at_ms,
-        deadline_at_ms=at_ms + pins.limits.deadline_ms,
+        deadline_cap_ms=event.deadline_at_ms,
+        deadline_at_ms=_deadline(at_ms, pins.limits.deadline_ms, event.deadline_at_ms),
         epoch=1,
         phase=next_run_phase("", "run_started"),
     )
@@ -69,7 +72,7 @@ def pins_head(pins: Pins) -> bytes:
         pins.template_revision,
         pins.model,
         pins.system,
-        [tool.definition_sha256.hex() for tool in pins.tools],
+        [tool.definition_sha256.hex() for tool in pins.tools_offered()],
     )
     return msgspec.json.encode(head)
 
@@ -141,6 +144,7 @@ def _run_resumed(state: State, event: e.RunResumed, at_ms: int) -> None:
         state.counters.idle_turns = 0
         state.counters.corrective_turns = 0
         state.model_retry_at_ms = 0
+        state.lease_denied = ()
         # Attempts of a turn are counted on, so that a late answer to an old one is never taken for a new one's.
         state.model_attempts_before = state.model_attempt
     _remember(state, event)
@@ -163,11 +167,21 @@ def _limits_raised(state: State, event: e.LimitsRaised, at_ms: int) -> None:
             raise BugError("limit_unknown", f"{name} can't be raised", path=name)
     state.phase = phase
     state.limits = msgspec.structs.replace(state.limits, **event.raised)
-    state.deadline_at_ms = state.started_at_ms + state.limits.deadline_ms
+    state.deadline_at_ms = _deadline(state.started_at_ms, state.limits.deadline_ms, state.deadline_cap_ms)
     for name in METERED:
         if name in event.raised:
             getattr(state.meters, name).raise_to(event.raised[name])
+    if state.parent_run and event.by == run_name(state.parent_run):
+        state.lease_raises += 1
+    if state.lease_denied:
+        state.lease_denied = tuple(name for name in state.lease_denied if name not in event.raised)
     _remember(state, event)
+
+
+def _deadline(started_at_ms: int, deadline_ms: int, cap_ms: int) -> int:
+    """A child's never passes its parent's, however late the child is created."""
+    at_ms = started_at_ms + deadline_ms
+    return min(at_ms, cap_ms) if cap_ms else at_ms
 
 
 def _cancel_requested(state: State, event: e.CancelRequested, at_ms: int) -> None:
@@ -550,7 +564,7 @@ def _count_result(state: State, call: CallState) -> None:
         _count_evidence(state, call)
     else:
         digest = call.code.encode()
-        if call.rung == "" and call.code != "unknown":
+        if call.rung == "" and call.code != "unknown" and call.child is None:
             state.counters.failures += 1
     if call.args_sha256:
         same = repeat_key(call)
@@ -606,6 +620,67 @@ def _close_turn(state: State) -> None:
     counters.idle_turns = 0 if state.turn_progress else counters.idle_turns + 1
 
 
+# --- tree --------------------------------------------------------------------------------------------------------
+
+
+def _child_reserved(state: State, event: e.ChildReserved, at_ms: int) -> None:
+    call = _call(state, event.call, "child_reserved")
+    call.phase = next_call_phase(call.phase, "child_reserved")
+    call.child = ChildState(event.child_run, event.agent, dict(event.granted), event.deadline_at_ms)
+    state.meters.children.spend(1)
+    _lease(state, event.granted)
+
+
+def _child_started(state: State, event: e.ChildStarted, at_ms: int) -> None:
+    call = _call(state, event.call, "child_started")
+    call.phase = next_call_phase(call.phase, "child_started")
+    child_of(call).started = True
+
+
+def _child_topped_up(state: State, event: e.ChildToppedUp, at_ms: int) -> None:
+    call = _call(state, event.call, "child_topped_up")
+    call.phase = next_call_phase(call.phase, "child_topped_up")
+    child = child_of(call)
+    for name, more in event.granted.items():
+        child.granted[name] = child.granted.get(name, 0) + more
+    _lease(state, event.granted)
+    _remember(state, event)
+
+
+def _child_settled(state: State, event: e.ChildSettled, at_ms: int) -> None:
+    call = _call(state, event.call, "child_settled")
+    call.phase = next_call_phase(call.phase, "child_settled")
+    granted = child_of(call).granted
+    for name in METERED:
+        getattr(state.meters, name).settle(granted.get(name, 0), event.spent.get(name, 0))
+    for name, set_aside in granted.items():
+        tool = name.removeprefix(EACH)
+        if tool != name:
+            state.calls_each[tool] += event.spent.get(name, 0) - set_aside
+
+
+def _lease(state: State, granted: dict[str, int]) -> None:
+    """Set aside what a child may spend; calls of one tool count as admitted while they are lent."""
+    for name, amount in granted.items():
+        tool = name.removeprefix(EACH)
+        if tool != name:
+            state.calls_each[tool] = state.calls_each.get(tool, 0) + amount
+        else:
+            getattr(state.meters, name).reserve(amount)
+
+
+def child_of(call: CallState) -> ChildState:
+    """The child that a call waits for. A call without one has none to settle: a bug."""
+    if call.child is None:
+        raise BugError("child_unknown", f"{call.call} has no child run", path=call.call)
+    return call.child
+
+
+def _lease_denied(state: State, event: e.LeaseDenied, at_ms: int) -> None:
+    state.phase = next_run_phase(state.phase, "lease_denied")
+    state.lease_denied = tuple(dict.fromkeys((*state.lease_denied, *event.limits)))
+
+
 # --- shared leaves -----------------------------------------------------------------------------------------------
 
 
@@ -650,4 +725,9 @@ _APPLY: dict[type[e.Event], Callable[[State, Any, int], None]] = {
     e.CallExecuted: _call_executed,
     e.CallReconciled: _call_reconciled,
     e.ResultBound: _result_bound,
+    e.ChildReserved: _child_reserved,
+    e.ChildStarted: _child_started,
+    e.ChildToppedUp: _child_topped_up,
+    e.ChildSettled: _child_settled,
+    e.LeaseDenied: _lease_denied,
 }

@@ -19,6 +19,13 @@ def run_index(state: State) -> RunIndex:
     )
 
 
+def runs_to_wake(state: State) -> tuple[str, ...]:
+    """Who looks at this run once it is in this state: the parent of one that has ended or stopped."""
+    if state.parent_run and state.phase in ("terminated", "suspended"):
+        return (state.parent_run,)
+    return ()
+
+
 def waiting_keys(state: State) -> tuple[bytes, ...]:
     """The keys of all calls that wait for another holder, each once, in order."""
     if state.phase != "open_calls":
@@ -28,7 +35,7 @@ def waiting_keys(state: State) -> tuple[bytes, ...]:
 
 
 def waiting_for(state: State) -> str:
-    """Whom or what the run waits for: a person's approval, an unknown effect, a key, a timer; empty if for nobody."""
+    """Whom or what the run waits for: a person's approval, an unknown effect, a key, a child run, a timer; empty if for nobody."""
     if state.phase == "suspended":
         return f"person:{state.detail}" if state.reason == "outcome_unknown" else ""
     if state.phase == "model_retry":
@@ -41,6 +48,8 @@ def waiting_for(state: State) -> str:
             waits.append((0, f"approval:{call.approval.approval_id}"))
         elif call.phase == "waiting_key" and call.key is not None:
             waits.append((1, f"key:{call.key.hex()}"))
+        elif call.phase == "waiting_child" and call.child is not None:
+            waits.append((2, f"child:{call.child.run_id}"))
         elif call.phase in ("reconciling", "executed"):
-            waits.append((2, "timer"))
+            waits.append((3, "timer"))
     return min(waits)[1] if waits else ""

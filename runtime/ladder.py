@@ -99,10 +99,16 @@ def _over_limits(state: State, call: CallState) -> e.CallRejected | None:
     elif each is not None and state.calls_each.get(call.tool, 0) >= each:
         code = "tool_calls_each"
     else:
-        code = limit_short(state, call)
+        code = limit_short(state, call) or _price_unknown(state, call)
     if not code:
         return None
     return e.CallRejected(call.call, "limits", code, REFUSAL_TEXT["limits"])
+
+
+def _price_unknown(state: State, call: CallState) -> str:
+    """An agent asks for a cost limit, and without a price of the model nobody can keep it."""
+    agents = () if state.pins.price is not None else state.tools[call.tool].agents
+    return "price_unknown" if any("cost_micros" in agent.limits for agent in agents) else ""
 
 
 def _admitted(

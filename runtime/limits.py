@@ -7,6 +7,7 @@ tokens and cost never by what is asked for. ``docs/limits.md`` tells what each c
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from decimal import Decimal
 from typing import Final, Literal, cast
 
@@ -114,9 +115,10 @@ SMALLEST_ZERO: Final = frozenset(
 )
 
 
-def checked(values: LimitValues) -> LimitValues:
-    """The values if each is in range and they agree with each other; else ``DeclarationError`` naming the field."""
-    for name in LimitValues.__struct_fields__:
+def checked(values: LimitValues, *, names: Collection[str] = LimitValues.__struct_fields__) -> LimitValues:
+    """The values if each of ``names`` is in range and they agree with each other; else ``DeclarationError`` naming the
+    field. A child's lease may leave it less than what anybody could declare."""
+    for name in names:
         value = getattr(values, name)
         if name == "token_bound":
             if value not in ("bytes", "estimate"):

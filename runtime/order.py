@@ -1,13 +1,19 @@
 """Which calls of a turn may run side by side: a synchronous answer over plain data.
 
-Reads run together up to ``parallel``; an effect waits for every earlier call of the turn to be closed, and nothing
+Reads and child runs go on together up to ``parallel``; an effect waits for every earlier call of the turn to be closed, and nothing
 later starts before it is. So writes happen in call order, and a failing sibling never discards the others. A call
 that waits for a person or a key holds back later effects and reads alike: they may depend on it.
 """
 
 from __future__ import annotations
 
+from typing import Final
+
 from .state import CallState, State
+from .transitions import CallPhase
+
+OUT: Final[tuple[CallPhase, ...]] = ("started", "waiting_child")
+"""Where a call counts as running: dispatched, or a child run that goes on."""
 
 
 def may_start(state: State, call: CallState) -> bool:
@@ -24,9 +30,9 @@ def may_start(state: State, call: CallState) -> bool:
             # An earlier effect that is still open holds everything behind it; an earlier read only holds effects.
             if call.key is not None or other.key is not None or _may_be_effect(state, other):
                 return False
-            if other.phase == "started":
+            if other.phase in OUT:
                 running += 1
-        elif other.phase == "started":
+        elif other.phase in OUT:
             running += 1
     return running < state.limits.parallel
 

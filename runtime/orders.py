@@ -15,7 +15,9 @@ from .effects import may_resend, queries_left, resend_at, resend_due
 from .limits import MARGIN_MS
 from .order import may_start
 from .state import CallState, State
-from .stops import ending, may_query
+from .stops import child_overdue_at, ending, may_query
+from .top_ups import Short, calls_held, calls_short, may_ask
+from .turns import next_request_short
 
 
 class RequestModel(msgspec.Struct, frozen=True, gc=False):
@@ -47,7 +49,32 @@ class Query(msgspec.Struct, frozen=True, gc=False):
     number: int
 
 
-Order = RequestModel | RunChecks | Execute | Query
+class StartChild(msgspec.Struct, frozen=True, gc=False):
+    """Create the child run whose lease is durable, or find that it is there."""
+
+    call: str
+
+
+class SettleChild(msgspec.Struct, frozen=True, gc=False):
+    """Look whether the child run has ended. A driver does so when it began to wait, after each append of its own and
+    whenever the store says that the run was woken, not in a loop."""
+
+    call: str
+
+
+class CancelChild(msgspec.Struct, frozen=True, gc=False):
+    """Cancel the child run of a call that is closed."""
+
+    call: str
+
+
+class AskParent(msgspec.Struct, frozen=True, gc=False):
+    """The run is short of this: ask the runs above it for more before it stops."""
+
+    asked: tuple[tuple[str, int], ...]
+
+
+Order = RequestModel | RunChecks | Execute | Query | StartChild | SettleChild | CancelChild | AskParent
 
 
 def pending_orders(state: State, now_ms: int) -> list[Order]:
@@ -58,20 +85,49 @@ def pending_orders(state: State, now_ms: int) -> list[Order]:
             return []
         return [RequestModel(state.turn, state.model_attempt)]
     orders: list[Order] = []
-    if phase == "suspended" and state.cancel_reason:
-        # A stopped run that is cancelled still asks the far side about what is unknown, and nothing else.
-        return [
-            order
-            for call in state.calls.values()
-            if call.phase == "reconciling" and (order := _reconciling_order(state, call, now_ms, True))
-        ]
-    if phase == "open_calls":
+    if phase == "suspended":
+        for call in state.calls.values():
+            if call.phase == "waiting_child":
+                orders += _child_orders(state, call, now_ms)
+            elif call.phase == "reconciling" and state.cancel_reason:
+                # A stopped run that is cancelled still asks the far side about what is unknown, and starts nothing.
+                order = _reconciling_order(state, call, now_ms, True)
+                orders += [order] if order is not None else []
+    elif phase == "open_calls":
         closing = bool(state.cancel_reason or ending(state))
         late = now_ms >= state.deadline_at_ms
+        held = calls_held(state) and not closing and not late
+        if held:
+            orders.append(_ask(calls_short(state)))
         for call in state.calls.values():
+            if call.phase == "waiting_child":
+                orders += _child_orders(state, call, now_ms)
+                continue
+            if held and call.phase in ("proposed", "checking"):
+                continue
             order = _order(state, call, now_ms, closing or late)
             if order is not None:
                 orders.append(order)
+    elif state.parent_run and phase != "terminated" and not state.cancel_reason:
+        short = next_request_short(state, now_ms)
+        if may_ask(state, short):
+            orders.append(_ask(short))
+    return orders
+
+
+def _ask(short: Short) -> AskParent:
+    return AskParent(tuple(sorted(short.items())))
+
+
+def _child_orders(state: State, call: CallState, now_ms: int) -> list[Order]:
+    """The child is created even if its run ends by now, and cancelled then: so no late host can start it unseen."""
+    child = call.child
+    if child is None or not child.started:
+        return [StartChild(call.call)]
+    orders: list[Order] = [SettleChild(call.call)]
+    overdue = state.phase == "open_calls" and now_ms > child_overdue_at(state)
+    if state.cancel_reason or state.close_requested or ending(state) or overdue:
+        orders.append(CancelChild(call.call))
     return orders
 
 
@@ -131,24 +187,33 @@ def _timers(state: State) -> Iterator[int]:
     phase = state.phase
     if phase == "terminated":
         return
-    ending = bool(state.cancel_reason or state.close_requested)
-    if phase == "suspended" and not ending:
+    closed = bool(state.cancel_reason or state.close_requested)
+    if phase == "suspended" and not closed:
         if state.on_stop == "end" and state.reason == "outcome_unknown":
             yield state.deadline_at_ms
         return
     if phase == "model_retry" and state.model_retry_at_ms:
         yield state.model_retry_at_ms
     waits = phase != "open_calls"
+    child_out = False
     for call in state.calls.values():
         if call.phase == "bound":
             continue
-        # The deadline closes every call but one that is out: that one ends by its own validity.
+        if call.phase == "waiting_child":
+            child_out = child_out or (call.child is not None and call.child.started)
+            continue
+        # The deadline closes every call but one that is out: that one ends by its own validity, a child by its own timer.
         waits = waits or call.phase != "started"
         at = _call_wakes_at(state, call)
         if at is not None:
             yield at
-    if waits and not ending:
+    if closed:
+        return
+    if waits:
         yield state.deadline_at_ms
+    if child_out and not ending(state) and state.at_ms <= child_overdue_at(state):
+        # Once a child was found overdue and cancelled, only its end is waited for.
+        yield child_overdue_at(state) + 1
 
 
 def _call_wakes_at(state: State, call: CallState) -> int | None:
@@ -211,6 +276,8 @@ def _shown_calls(state: State) -> ShownPhase:
     phases = {call.phase for call in state.calls.values()}
     if "started" in phases:
         return "executing"
+    if "waiting_child" in phases and not phases & {"proposed", "waiting_approval"}:
+        return "waiting_child"
     if phases & {"proposed", "checking"}:
         return "validating"
     if "waiting_approval" in phases:

@@ -35,6 +35,12 @@ class Pins(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     price: Price | None
     price_revision: str
 
+    def tools_offered(self) -> tuple[ToolDefinition, ...]:
+        """What the run's own model may call; the others are there for its agents."""
+        if all(tool.offered for tool in self.tools):
+            return self.tools
+        return tuple(tool for tool in self.tools if tool.offered)
+
 
 _encoder = msgspec.json.Encoder(order="deterministic")
 _decoder = msgspec.json.Decoder(Pins)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from . import events as e
 from .approvals import STALE_TEXT, ask_again, expire, request_approval, stale
 from .binding import revisions_now
+from .children import is_agent, reserve
 from .commands import ChecksDone
 from .decision import NOTHING, Decision, settle
 from .effects import (
@@ -60,6 +61,8 @@ def recheck_done(state: State, call: CallState, command: ChecksDone, now_ms: int
         lapsed = _approval_over(call, command, now_ms)
         if lapsed:
             return _refuse(state, call, e.CallRejected(call.call, "approval", lapsed, STALE_TEXT))
+    if is_agent(state, call):
+        return reserve(state, [call], now_ms, (revisions_now(state, call, command), command.verdicts))
     return start(state, call, now_ms, revisions_now(state, call, command), command.verdicts, over)
 
 

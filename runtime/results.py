@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from . import events as e
 from .binding import binding_sha256
 from .decision import Decision
@@ -24,3 +26,16 @@ def bind_executed(state: State, call: CallState) -> Decision:
         )
         return Decision((e.ResultBound(call.call, "ok", "", digest),))
     return Decision((bind_error(state, call, call.code or "failed", call.safe_message),))
+
+
+RESULT_VIEW_BYTES_LEAST: Final = 256
+RESULT_FRAME_BYTES: Final = 128
+"""What the model's view of a result has around the result itself."""
+
+
+def room_for_result(state: State) -> int:
+    """How many bytes of its result a call may show: its share of what the turn's results have left, so that all of them
+    together stay within the run's bound whatever runs side by side. Something is always shown."""
+    unbound = sum(1 for call in state.calls.values() if call.phase != "bound")
+    share = (state.limits.result_bytes - state.turn_result_bytes) // max(1, unbound)
+    return max(RESULT_VIEW_BYTES_LEAST, share - RESULT_FRAME_BYTES)

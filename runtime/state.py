@@ -19,6 +19,13 @@ from .tool_definition import ToolDefinition
 from .transitions import CallPhase, RunPhase
 
 ZERO_DIGEST = bytes(32)
+EACH = "tool_calls_each."
+"""Before a tool's name, what a lease calls the limit on calls of that tool."""
+
+
+def run_name(run_id: str) -> str:
+    """How a run that acts on another one of its tree is named there."""
+    return f"run:{run_id}"
 
 
 class ApprovalState(msgspec.Struct, gc=False):
@@ -37,6 +44,16 @@ class ApprovalState(msgspec.Struct, gc=False):
     decision: str = ""
     approver: str = ""
     reason: str = ""
+
+
+class ChildState(msgspec.Struct, gc=False):
+    """The child run that a call waits for, and its lease."""
+
+    run_id: str
+    agent: str
+    granted: dict[str, int]
+    deadline_at_ms: int
+    started: bool = False
 
 
 class CallState(msgspec.Struct, gc=False):
@@ -93,6 +110,8 @@ class CallState(msgspec.Struct, gc=False):
     status: str = ""
     replayed: bool = False
     content: bytes = b""
+    # a call of an agent
+    child: ChildState | None = None
 
     @property
     def open(self) -> bool:
@@ -131,6 +150,7 @@ class Meters(msgspec.Struct):
     output_tokens: Meter
     total_tokens: Meter
     cost_micros: Meter
+    children: Meter
 
     @staticmethod
     def of(limits: LimitValues) -> Meters:
@@ -144,6 +164,7 @@ class Meters(msgspec.Struct):
             output_tokens=Meter(limits.output_tokens),
             total_tokens=Meter(limits.total_tokens),
             cost_micros=Meter(UNLIMITED if limits.cost_micros is None else limits.cost_micros),
+            children=Meter(limits.children),
         )
 
 
@@ -172,6 +193,14 @@ class State(msgspec.Struct):
     parent_call: str = ""
     depth: int = 0
     on_stop: str = "suspend"
+    as_of: str = ""
+    trace: str = ""
+    deadline_cap_ms: int = 0
+    """The latest deadline that the parent's lease allows; 0 for a run without a parent."""
+    lease_raises: int = 0
+    """How often the parent gave more; with what is asked for it names the next question."""
+    lease_denied: tuple[str, ...] = ()
+    """Limits of which no run above has more for this one."""
     # where it is
     seq: int = 0
     at_ms: int = 0

@@ -92,7 +92,7 @@ def closing(state: State, now_ms: int, why: str) -> Decision:
     ``closed``.
 
     One event group a call. What was never dispatched is refused; what is out is waited for until its validity and the
-    margin are over; an effect that nobody knows of is queried as far as that is allowed, then bound as unknown.
+    margin are over; a child run is waited for (``pending_orders`` has it cancelled); an effect that nobody knows of is queried as far as that is allowed, then bound as unknown.
     """
     if state.phase == "model_requested":
         return Decision((_abandon_model(state, why),))
@@ -131,6 +131,12 @@ def _abandon_model(state: State, code: str) -> e.ModelFailed:
         state.reserved_output,
         state.reserved_cost,
     )
+
+
+def child_overdue_at(state: State) -> int:
+    """Until when a child may end by its own timer and name its own reason, at a deadline that it has in common with this
+    run: what it has out is lost by then. Past it the child is cancelled."""
+    return state.deadline_at_ms + 2 * MARGIN_MS
 
 
 _CLOSED: Final = {

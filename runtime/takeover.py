@@ -13,7 +13,7 @@ from .decision import NOTHING, Decision
 from .effects import lost
 from .ledger import Settlement
 from .state import State
-from .turns import turn_attempts_left
+from .turns import or_asked, turn_attempts_left
 
 
 def take_over(state: State, command: TakeOver, now_ms: int) -> Decision:
@@ -24,7 +24,7 @@ def take_over(state: State, command: TakeOver, now_ms: int) -> Decision:
     group: list[e.AnyEvent] = [e.RunResumed(command.epoch, command.cause, command.host)]
     settlements: list[Settlement] = []
     if state.phase == "model_requested" and state.model_epoch < command.epoch:
-        again = turn_attempts_left(state) and state.meters.model_attempts.free >= 1
+        again = turn_attempts_left(state) and or_asked(state, "model_attempts")
         group.append(
             e.ModelFailed(
                 state.turn,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast
 
 import msgspec
 
+from .agent_definition import AgentDefinition
 from .canonical import JSON, canonical_bytes, sha256
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ Risk: TypeAlias = Literal["read", "write", "irreversible"]
 FarSide: TypeAlias = Literal["none", "natural", "keyed", "queryable"]
 ApprovalRule: TypeAlias = Literal["policy", "always", "never"]
 Fence: TypeAlias = Literal["none", "store"]
+ToolKind: TypeAlias = Literal["tool", "agent"]
 KeyRule: TypeAlias = "tuple[str, ...] | Literal['arguments', 'call'] | None"
 
 _tool_name = re.compile(r"[a-z][a-z0-9_]{0,63}").fullmatch
@@ -45,6 +47,8 @@ DEFINITION_HASH_FIELDS: Final = (
 )
 """What a model or an approver relies on. Timeouts, pools, sizes and the handler's revision may change in flight."""
 
+_NEVER_SHOWN: Final = frozenset({"kind", "agents", "offered"})
+
 
 def is_tool_name(name: str) -> bool:
     """ASCII lower case, digits and underscores, a letter first, at most 64: no two names that look or fold alike."""
@@ -55,7 +59,8 @@ class ToolDefinition(msgspec.Struct, frozen=True, kw_only=True, dict=True, forbi
     """One tool's declaration, JSON-encodable, the whole of what deciding about its calls needs.
 
     `parameters` and `result` are closed, linted JSON Schemas. `cost_micros` is the cost of one attempt in
-    micro-units of the run's currency. `key` is `None` exactly for reads.
+    micro-units of the run's currency. `key` is `None` exactly for reads. A call of an `agent` starts a child run of one of
+    `agents`, by its argument `agent` where there are several. A tool that isn't `offered` to the run is there for its agents.
     """
 
     name: str
@@ -87,6 +92,9 @@ class ToolDefinition(msgspec.Struct, frozen=True, kw_only=True, dict=True, forbi
     has_version_of: bool = False
     check_inline: bool = True
     handler_revision: str = ""
+    kind: ToolKind = "tool"
+    agents: tuple[AgentDefinition, ...] = ()
+    offered: bool = True
 
     @property
     def is_effect(self) -> bool:
@@ -95,12 +103,23 @@ class ToolDefinition(msgspec.Struct, frozen=True, kw_only=True, dict=True, forbi
 
     @cached_property
     def definition_sha256(self) -> bytes:
-        """The 32-byte hash over `DEFINITION_HASH_FIELDS`, an object of those fields in canonical JSON."""
+        """The 32-byte hash over `DEFINITION_HASH_FIELDS`, an object of those fields in canonical JSON; of an agent with
+        `kind` and `agents` too."""
         fields: dict[str, JSON] = {}
         for name in DEFINITION_HASH_FIELDS:
             value: Any = getattr(self, name)
             fields[name] = list(cast("tuple[str, ...]", value)) if isinstance(value, tuple) else value
+        if self.kind != "tool":
+            fields["kind"] = self.kind
+            fields["agents"] = msgspec.json.decode(msgspec.json.encode(self.agents))
         return sha256(canonical_bytes(fields))
+
+    @cached_property
+    def size_bytes(self) -> int:
+        """What the definition counts for in a request's input bound: its encoded bytes, without what no model is shown of
+        an agent."""
+        shown = {name: getattr(self, name) for name in self.__struct_fields__ if name not in _NEVER_SHOWN}
+        return len(msgspec.msgpack.encode(shown))
 
     @cached_property
     def _parameters_validator(self) -> Validator:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
+from .agent_reach import names_of_agents, reachable
 from .errors import DuplicateTool, UnknownTool
 from .tool_spec import ToolDefinition, ToolSpec, tool_spec
 
@@ -12,8 +13,8 @@ from .tool_spec import ToolDefinition, ToolSpec, tool_spec
 class Toolbox(Mapping[str, ToolSpec]):
     """An immutable mapping from name to `ToolSpec`.
 
-    Raises `DuplicateTool` for two tools of one name, whether or not they are the same function, and
-    `DeclarationError` for what isn't declared with `@tool`.
+    Raises `DuplicateTool` for two tools of one name, whether or not they are the same function, `DeclarationError` for
+    what isn't declared with `@tool`, `agent` or `spawn`, and `UnknownTool` for a tool of an agent that isn't here.
     """
 
     __slots__ = ("_specs",)
@@ -26,6 +27,10 @@ class Toolbox(Mapping[str, ToolSpec]):
                 raise DuplicateTool(spec.name)
             specs[spec.name] = spec
         self._specs = specs
+        for spec in specs.values():
+            for name in names_of_agents(spec.definition):
+                if name not in specs:
+                    raise UnknownTool(name)
 
     def __getitem__(self, name: str) -> ToolSpec:
         return self._specs[name]
@@ -49,14 +54,19 @@ class Toolbox(Mapping[str, ToolSpec]):
         wanted = frozenset(names)
         for name in sorted(wanted - self._specs.keys()):
             raise UnknownTool(name)
-        return Toolbox(spec for spec in self._specs.values() if spec.name in wanted)
+        part = Toolbox()  # its agents' tools may be among those left out
+        part._specs = {name: spec for name, spec in self._specs.items() if name in wanted}
+        return part
 
     def offered(
         self, permissions: frozenset[str], names: frozenset[str] | None = None
     ) -> tuple[ToolDefinition, ...]:
-        """What a principal with `permissions` may be offered: tools all of whose permissions it has, of `names`."""
-        return tuple(
-            definition
+        """What a principal with `permissions` may be offered: tools all of whose permissions it has, of `names`. Behind
+        them, not `offered`, what their agents may be offered and they may not, down to the last agent."""
+        permitted = {
+            definition.name: definition
             for definition in self.definitions
-            if permissions.issuperset(definition.permissions) and (names is None or definition.name in names)
-        )
+            if permissions.issuperset(definition.permissions)
+        }
+        own = [definition for name, definition in permitted.items() if names is None or name in names]
+        return (*own, *reachable(own, permitted))

@@ -32,6 +32,7 @@ CallPhase = Literal[
     "waiting_approval",
     "waiting_key",
     "started",
+    "waiting_child",
     "executed",
     "reconciling",
     "rejected",
@@ -57,6 +58,10 @@ _CALL_EVENTS: Final = (
     "call_started",
     "call_executed",
     "call_reconciled",
+    "child_reserved",
+    "child_started",
+    "child_topped_up",
+    "child_settled",
 )
 
 _LIVE: Final[tuple[RunPhase, ...]] = (
@@ -98,6 +103,9 @@ def _run_table() -> RunTable:
         ("suspended", "call_executed"): ("suspended",),
         ("suspended", "approval_lapsed"): ("suspended",),
         ("suspended", "result_bound"): ("suspended",),
+        # A child goes on while its parent is stopped, and is settled when it ends.
+        ("suspended", "child_started"): ("suspended",),
+        ("suspended", "child_settled"): ("suspended",),
         ("suspended", "run_terminated"): ("terminated",),
         # The one fact that may still arrive after the end: what an unknown effect turned out to be.
         ("terminated", "call_reconciled"): ("terminated",),
@@ -110,6 +118,7 @@ def _run_table() -> RunTable:
             table[(phase, tag)] = (phase,)
     del table[("created", "call_reconciled")]
     for phase in _BETWEEN:
+        table[(phase, "lease_denied")] = (phase,)
         table[(phase, "run_suspended")] = ("suspended",)
         table[(phase, "run_terminated")] = ("terminated",)
     # Calls are bound, or the run is stopped, before it ends.
@@ -139,6 +148,11 @@ CALL: Final[CallTable] = {
     ("waiting_key", "call_rejected"): ("rejected",),
     ("waiting_key", "result_bound"): ("bound",),
     ("started", "call_executed"): ("executed", "reconciling"),
+    # A call of an agent: its run is set up, may be given more, and is settled right before what it came to.
+    ("started", "child_reserved"): ("waiting_child",),
+    ("waiting_child", "child_started"): ("waiting_child",),
+    ("waiting_child", "child_topped_up"): ("waiting_child",),
+    ("waiting_child", "child_settled"): ("started",),
     ("executed", "call_started"): ("started",),
     ("executed", "result_bound"): ("bound",),
     ("reconciling", "call_started"): ("started",),

@@ -13,6 +13,7 @@ from .model import FINISH, ModelTurn, ProposedCall, Usage
 from .prices import cost_bound, cost_of
 from .state import State
 from .stops import stop, unfinished
+from .top_ups import Short, may_ask
 
 NAME_CHARS_MAX = 128
 LABEL_CHARS_MAX = 256
@@ -74,11 +75,12 @@ def _still_needed(state: State) -> set[str]:
 
 
 def _failed_for_good(state: State) -> str:
-    """A tool that the goal still needs and that failed permanently in this turn; empty if there is none."""
+    """A tool that the goal still needs and that failed permanently in this turn; empty if there is none. A child run that
+    failed is no such tool: another one may do better."""
     needed = _still_needed(state)
     for call in state.calls.values():
         permanent = call.outcome == "failed" and not call.retryable and call.status == "error"
-        if permanent and call.tool in needed:
+        if permanent and call.child is None and call.tool in needed:
             return f"{call.tool}: {call.code}"
     return ""
 
@@ -95,9 +97,9 @@ def request(state: State, *, turn: int, attempt: int) -> Decision:
     """Reserve and ask, or stop: a request goes out only if its input bound plus its maximum output fits."""
     meters, limits = state.meters, state.limits
     if turn != state.turn and meters.turns.free < 1:
-        return stop(state, "max_turns")
+        return _out_of(state, turn, "max_turns")
     if meters.model_attempts.free < 1:
-        return stop(state, "max_turns", "model_attempts")
+        return _out_of(state, turn, "max_turns", "model_attempts")
     input_bound = input_tokens_bound(state)
     output_max = limits.output_tokens_per_request
     if (
@@ -110,17 +112,60 @@ def request(state: State, *, turn: int, attempt: int) -> Decision:
         or output_max > meters.output_tokens.free
         or input_bound + output_max > meters.total_tokens.free
     ):
-        return stop(state, "budget_tokens")
+        return _out_of(state, turn, "budget_tokens")
     price = state.pins.price
     cost = 0 if price is None else cost_bound(price, input_bound, output_max)
     if cost > meters.cost_micros.free:
-        return stop(state, "budget_cost")
+        return _out_of(state, turn, "budget_cost")
     digest = sha256(
         state.request_head_sha256 + state.rolling_sha256 + b"%d/%d/%d" % (turn, len(state.items), output_max)
     ).digest()
     return Decision(
         (e.ModelRequested(turn, attempt, digest, len(state.items), input_bound, output_max, cost),)
     )
+
+
+def request_short(state: State, turn: int) -> Short:
+    """What the request of this turn needs and the run's limits don't have."""
+    meters, output_max = state.meters, state.limits.output_tokens_per_request
+    input_bound, price = input_tokens_bound(state), state.pins.price
+    needs = (
+        ("turns", (turn != state.turn) - meters.turns.free),
+        ("model_attempts", 1 - meters.model_attempts.free),
+        ("input_tokens", input_bound - meters.input_tokens.free),
+        ("output_tokens", output_max - meters.output_tokens.free),
+        ("total_tokens", input_bound + output_max - meters.total_tokens.free),
+        (
+            "cost_micros",
+            0 if price is None else cost_bound(price, input_bound, output_max) - meters.cost_micros.free,
+        ),
+    )
+    return {name: missing for name, missing in needs if missing > 0}
+
+
+def next_request_short(state: State, now_ms: int) -> Short:
+    """The same for the request that is due next; nothing where none is."""
+    match state.phase:
+        case "created" | "results_ready":
+            return request_short(state, state.turn + 1)
+        case "deciding" if state.finish == "paused":
+            return request_short(state, state.turn + 1)
+        case "model_retry" if state.model_retry_at_ms <= now_ms:
+            return request_short(state, state.turn)
+        case _:
+            return {}
+
+
+def _out_of(state: State, turn: int, reason: str, detail: str = "") -> Decision:
+    """A child asks its parent first (``pending_orders``); everybody else stops."""
+    if may_ask(state, request_short(state, turn)):
+        return NOTHING
+    return stop(state, reason, detail)
+
+
+def or_asked(state: State, name: str) -> bool:
+    """Whether there is one more of this, or a parent that may have it."""
+    return getattr(state.meters, name).free >= 1 or may_ask(state, {name: 1})
 
 
 # --- an answer ---------------------------------------------------------------------------------------------------
@@ -215,7 +260,7 @@ def _failed(state: State, reply: ModelTurn, code: str, now_ms: int) -> Decision:
     spent_input, spent_output, spent_cost = _spent(state, reply)
     retryable = reply.retryable and code != "hosted_undeclared"
     retry_at = 0
-    if retryable and turn_attempts_left(state) and state.meters.model_attempts.free >= 1:
+    if retryable and turn_attempts_left(state) and or_asked(state, "model_attempts"):
         delay = max(reply.retry_after_ms, backoff_ms(MODEL_BACKOFF_MS, state.model_attempt))
         retry_at = now_ms + delay
         if retry_at >= state.deadline_at_ms:
@@ -289,7 +334,7 @@ def _judge_final(state: State) -> Decision:
     ]
     if not missing:
         return stop(state, "final")
-    if state.counters.corrective_turns < state.limits.corrective_turns and state.meters.turns.free >= 1:
+    if state.counters.corrective_turns < state.limits.corrective_turns and or_asked(state, "turns"):
         note = "Not done: there is no successful result on record for " + "; ".join(missing) + "."
         return Decision((e.MessageReceived("runtime", note[:1_024]),))
     return stop(state, "evidence_missing", ", ".join(unfinished(state))[:512])

@@ -148,14 +148,16 @@ class Run:
         now: int = T0,
         fold_every_append: bool = True,
         settled: bool = True,
+        started: e.RunStarted | None = None,
     ) -> None:
         self.pins = pins() if pinned is None else pinned
         self.ledger = Ledger() if ledger is None else ledger
         self.now = now
         self.fold_every_append = fold_every_append
-        spec = NewRunSpec(run_id=run_id, input="hello", operation_id=operation_id, on_stop=on_stop)
-        started, digest, _ = start_run(spec, self.pins)
-        self.blobs = {digest: self.pins}
+        if started is None:
+            spec = NewRunSpec(run_id=run_id, input="hello", operation_id=operation_id, on_stop=on_stop)
+            started, _, _ = start_run(spec, self.pins)
+        self.blobs = {started.pins_sha256: self.pins}
         self.log: list[tuple[e.AnyEvent, int]] = [(started, now)]
         self.state = begin(started, self.pins, now)
         RUN_ARROWS.add(("", "run_started", self.state.phase))

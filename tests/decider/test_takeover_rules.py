@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from boundloop.runtime.commands import Resume, TakeOver
-from boundloop.runtime.orders import Execute, RequestModel
+from boundloop.runtime.orders import Execute, RequestModel, RunChecks
 
 from .shop import limits, pins
 from .spec import Run, call, given, tags
@@ -179,6 +179,7 @@ def test_crash_at_every_point_loses_and_doubles_nothing(steps: int) -> None:
             refunds += run.call(order.call).tool == "refund"
             run.report(order.call)
         else:
+            assert isinstance(order, RunChecks)
             run.check(order.call)
     assert run.stop() == ("terminated", "completed", "final")
     assert run.bound("c1.1")[0] == "ok"

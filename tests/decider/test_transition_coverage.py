@@ -154,6 +154,11 @@ def one_of_each() -> list[e.AnyEvent]:
         e.CallExecuted("c1.0", 1, "succeeded", b"{}", zero),
         e.CallReconciled("c1.0", "applied", "u"),
         e.ResultBound("c1.0", "ok", "", zero),
+        e.ChildReserved("c1.0", "r2", "helper", {}, 5),
+        e.ChildStarted("c1.0", "r2"),
+        e.ChildToppedUp("c1.0", {}, "run:r2"),
+        e.ChildSettled("c1.0", "r2", {}, "completed", "final"),
+        e.LeaseDenied("run:r0", ("turns",)),
     ]
 
 

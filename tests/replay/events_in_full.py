@@ -17,7 +17,22 @@ VERDICTS = (e.RungVerdict("policy", "ask", "needs_approval", "p1"), e.RungVerdic
 
 EVENTS: tuple[e.AnyEvent, ...] = (
     e.RunStarted(
-        "r1", "t", "alice", "op1", "agent", "héllo", A, "m:app", "r0", "c1.0", 2, "now", "trace", "end", True
+        "r1",
+        "t",
+        "alice",
+        "op1",
+        "agent",
+        "héllo",
+        A,
+        "m:app",
+        "r0",
+        "c1.0",
+        2,
+        "now",
+        "trace",
+        "end",
+        True,
+        9,
     ),
     e.RunResumed(3, "host_died", "h1", "u", "cmd1", D),
     e.MessageReceived("runtime", "more", "cmd2", D),
@@ -56,6 +71,11 @@ EVENTS: tuple[e.AnyEvent, ...] = (
     e.CallStarted("c1.0", 2, 9_000, A, VERDICTS, UNDER),
     e.CallExecuted("c1.0", 2, "succeeded", b"{}", A, "output_invalid", "text", True, 1, 2, B, 3, C, (0, 2)),
     e.CallReconciled("c1.0", "applied", "boss", b"{}", A, "seen", 5, "cmd7", "output_invalid", D, (1,)),
+    e.ChildReserved("c1.0", "r9", "helper", {"turns": 4, "tool_calls_each.pay": 1}, 9_000),
+    e.ChildStarted("c1.0", "r9"),
+    e.ChildToppedUp("c1.0", {"turns": 2}, "run:r9", "cmd8", D),
+    e.ChildSettled("c1.0", "r9", {"turns": 5}, "completed", "final"),
+    e.LeaseDenied("run:r0", ("turns",)),
     e.ResultBound("c1.0", "ok", "replayed", A, "text", b"{}", e.ReplayedFrom("r0", "c1.0", 4, True)),
 )
 

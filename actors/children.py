@@ -1,0 +1,133 @@
+"""What a driver does for the runs of its family: start, look at, cancel a child; ask the parent for more.
+
+Every step is idempotent by a derived id and believes only logs, so it is simply done again after a crash. Nothing here
+holds a state between calls. All functions may raise ``StoreError``: nothing is known then, do it again.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from ..eventstore.admission import create_unhosted
+from ..eventstore.history import load_intact, read_records
+from ..eventstore.port import EventStore
+from ..eventstore.rules import ENDED_STATUS
+from ..eventstore.submit import decode_answer
+from ..runtime.children import child_start, ended_child, unreadable_child
+from ..runtime.commands import (
+    Cancel,
+    ChildEnded,
+    ChildOpened,
+    Command,
+    CommandAnswer,
+    NothingLeft,
+    OutsideCommand,
+    RaiseLease,
+    TopUpChild,
+    encode_command,
+)
+from ..runtime.errors import BugError, ConflictError, HistoryRefused, LogDamaged, StoreError
+from ..runtime.events import RunStarted
+from ..runtime.state import CallState, ChildState, State, run_name
+from ..runtime.top_ups import Short, lease_of, lease_raise, short_of, top_up_id
+
+ASK_ROUNDS_MAX: Final = 4
+"""How often a run asks for the same once more, because somebody else took what had just been given."""
+
+_TRY_AGAIN: Final = frozenset({"run_contended", "owned", "overloaded"})
+
+
+async def start_child(store: EventStore, state: State, call: CallState) -> Command:
+    """Create the run of a durable lease, in whatever host comes first. One that is there already is the child, if it
+    says so itself; another run under that id is no child, and the call failed."""
+    child = _child(call)
+    event, encoded_pins = child_start(state, call)
+    row = await store.run(state.run_id)
+    root_id = row.root_id if row is not None and row.root_id else state.run_id
+    try:
+        await create_unhosted(store, event, encoded_pins, root_id=root_id)
+    except ConflictError:
+        # Limits of the parent that were raised since make other pins; the first creation is the one that counts.
+        records = await read_records(store, child.run_id, to_seq=1)
+        first = records[0].event if records else None
+        if not isinstance(first, RunStarted) or (first.parent_run, first.parent_call) != (
+            state.run_id,
+            call.call,
+        ):
+            return ChildEnded(call=call.call, outcome="failed", reason="child_conflict", spent={})
+    return ChildOpened(call=call.call)
+
+
+async def look_at_child(store: EventStore, call: CallState) -> ChildEnded | None:
+    """What became of the child by its own log; None while it goes on, waits or is stopped."""
+    child = _child(call)
+    row = await store.run(child.run_id)
+    if row is None:
+        return unreadable_child(call.call, child, "child_missing")
+    if row.damaged:
+        return unreadable_child(call.call, child, "log_damaged")
+    if row.index.status != ENDED_STATUS:
+        return None
+    try:
+        ended, _ = await load_intact(store, child.run_id)
+    except (LogDamaged, HistoryRefused) as error:
+        await store.mark_damaged(child.run_id, str(error)[:500])
+        return unreadable_child(call.call, child, "log_damaged")
+    return ended_child(call.call, ended)
+
+
+async def cancel_child(store: EventStore, state: State, call: CallState) -> None:
+    """Have the child cancelled by whoever decides for it. A refusal means that it has ended, or is being cancelled."""
+    child = _child(call)
+    command = Cancel(command_id=f"cancel_{child.run_id}"[:128], by=run_name(state.run_id), reason="by_parent")
+    await _submit(store, child.run_id, command)
+
+
+async def ask_parent(store: EventStore, child: State, asked: Short) -> RaiseLease | NothingLeft:
+    """More of what the run is short of: from its parent, else from the nearest run further up that has enough, and from
+    there down again, on record in each log. What the parent's log grants already is taken first."""
+    for _ in range(ASK_ROUNDS_MAX):
+        parent, _ = await load_intact(store, child.parent_run)
+        call = parent.calls.get(child.parent_call)
+        if call is None or call.child is None or call.phase != "waiting_child":
+            break
+        raised = lease_raise(child, lease_of(call))
+        if raised is not None:
+            return raised
+        if not await _given(store, parent, call, child, asked):
+            break
+    return NothingLeft(limits=tuple(asked))
+
+
+async def _given(store: EventStore, parent: State, call: CallState, child: State, asked: Short) -> bool:
+    """Whether the parent sets more aside. One that hasn't enough asks its own parent first: at most ``depth`` deep."""
+    command = TopUpChild(
+        command_id=top_up_id(child, asked),
+        by=run_name(child.run_id),
+        call=call.call,
+        child_run=child.run_id,
+        asked=asked,
+    )
+    answer = await _submit(store, parent.run_id, command)
+    if answer.accepted or answer.code != "nothing_left" or not parent.parent_run:
+        return answer.accepted
+    missing = short_of(parent, asked)
+    raised = await ask_parent(store, parent, missing) if missing else None
+    if isinstance(raised, NothingLeft):
+        return False
+    if raised is not None:
+        await _submit(store, parent.run_id, raised)
+    return (await _submit(store, parent.run_id, command)).accepted
+
+
+async def _submit(store: EventStore, run_id: str, command: OutsideCommand) -> CommandAnswer:
+    answer = decode_answer(await store.submit(run_id, command.command_id, encode_command(command)))
+    if not answer.accepted and (answer.actor in ("store", "bug") or answer.code in _TRY_AGAIN):
+        raise StoreError(answer.code, answer.message, path=run_id)
+    return answer
+
+
+def _child(call: CallState) -> ChildState:
+    if call.child is None:
+        raise BugError("child_unknown", f"{call.call} has no child run", path=call.call)
+    return call.child

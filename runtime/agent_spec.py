@@ -1,0 +1,201 @@
+"""Agents as tools: ``agent(...)`` declares one, ``spawn(...)`` one tool over several.
+
+Both give what a ``Toolbox`` takes beside tools. A call of one starts a child run under a lease of the calling run's
+limits; nothing is executed here, and the result is what became of that run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, Literal, cast
+
+import msgspec
+
+from .agent_definition import AgentDefinition
+from .call_signature import CallSignature
+from .errors import BugError, DeclarationError
+from .goal import Goal
+from .limits import Limits, LimitValues, checked, micros
+from .schema import normalise_schema
+from .schema_lint import close_root
+from .tool_definition import ApprovalRule, ToolDefinition, is_tool_name
+from .tool_rules import refuse_contradictions
+from .tool_spec import ToolSpec, tool_spec
+
+INPUT_CHARS_MAX: Final = 65_536
+AGENTS_MAX: Final = 32
+"""Agents of one ``spawn``."""
+
+SYSTEM_BYTES_MAX: Final = 1_048_576
+RESULT_BYTES_MAX: Final = 16_384
+"""What an agent's result may show of its child run's answer, unless said otherwise."""
+
+_INPUT: Final = {"type": "string", "minLength": 1, "maxLength": INPUT_CHARS_MAX}
+_NOT_ASKED: Final = frozenset({"tool_calls_each", "token_bound"})
+
+
+def agent(
+    *,
+    name: str,
+    description: str,
+    system: str = "",
+    tools: Iterable[str] = (),
+    limits: Limits | Mapping[str, object] | None = None,
+    goal: Goal | str | None = None,
+    on_stop: Literal["suspend", "end"] = "end",
+    permissions: tuple[str, ...] = (),
+    approval: ApprovalRule = "policy",
+    params: dict[str, Any] | None = None,
+    result_bytes_max: int = RESULT_BYTES_MAX,
+    version: str = "1",
+) -> ToolSpec:
+    """Declare an agent: a tool whose call is a child run. Raises ``DeclarationError``.
+
+    ``tools``: the names that the child is offered, of the toolbox that this agent is put into; other agents and itself
+    may be among them, down to the limit ``depth``. ``limits``: what the child asks for, such as
+    ``{"turns": 5, "cost": "0.05", "deadline_s": 60}``; it gets at most what its parent has free, and a share of whatever
+    isn't named. ``goal``: the evidence that the child needs for success. ``on_stop``: "end" ends a child that stops, so
+    that its parent goes on; "suspend" lets a stop that a person can lift wait for that person. ``params`` replaces the
+    schema of the arguments, ``{"input": text}``; the child is then given them as JSON. ``result_bytes_max`` bounds the
+    child's answer as the parent's model sees it.
+    """
+    made = AgentDefinition(
+        name=name,
+        description=description,
+        system=_system(system, name),
+        tools=_names(tools, name),
+        limits=_limits(limits, name),
+        goal=Goal.of(goal) if isinstance(goal, str) else goal,
+        on_stop=_on_stop(on_stop, name),
+    )
+    schema = params if params is not None else _object({"input": dict(_INPUT)})
+    return _spec(name, description, (made,), schema, permissions, approval, result_bytes_max, version)
+
+
+def spawn(
+    agents: Iterable[ToolSpec],
+    *,
+    name: str = "spawn",
+    description: str = "",
+    permissions: tuple[str, ...] = (),
+    approval: ApprovalRule = "policy",
+    result_bytes_max: int = RESULT_BYTES_MAX,
+) -> ToolSpec:
+    """One tool over several agents: ``{"agent": name, "input": text}``. Raises ``DeclarationError``.
+
+    ``agents`` are what ``agent`` gave; they needn't be in the toolbox themselves.
+    """
+    made: list[AgentDefinition] = []
+    for given in agents:
+        spec = tool_spec(given)
+        if spec.definition.kind != "agent" or len(spec.definition.agents) != 1:
+            raise DeclarationError("not_an_agent", "declare it with agent(...)", path=spec.name)
+        made += spec.definition.agents
+    names = [one.name for one in made]
+    if not 0 < len(made) <= AGENTS_MAX or len(set(names)) < len(names):
+        raise DeclarationError("spawn_agents", f"1 to {AGENTS_MAX} agents of different names", path=name)
+    text = description or "Start one of these agents and wait for its answer:\n" + "\n".join(
+        f"- {one.name}: {one.description}" for one in made
+    )
+    schema = _object({"agent": {"type": "string", "enum": names}, "input": dict(_INPUT)})
+    return _spec(name, text, tuple(made), schema, permissions, approval, result_bytes_max, "1")
+
+
+def _spec(
+    name: str,
+    description: str,
+    agents: tuple[AgentDefinition, ...],
+    schema: dict[str, Any],
+    permissions: tuple[str, ...],
+    approval: ApprovalRule,
+    result_bytes_max: int,
+    version: str,
+) -> ToolSpec:
+    if not is_tool_name(name):
+        raise DeclarationError("tool_name", "a name is [a-z][a-z0-9_]{0,63} in ASCII", path=ascii(name)[:80])
+    if not isinstance(cast(object, description), str) or not description.strip():
+        raise DeclarationError("description_missing", "give a description", path=name)
+    definition = ToolDefinition(
+        name=name,
+        version=version,
+        description=description,
+        parameters=close_root(normalise_schema(schema)),
+        risk="read",
+        permissions=tuple(sorted(permissions)),
+        approval=approval,
+        result_bytes_max=result_bytes_max,
+        max_attempts=1,
+        kind="agent",
+        agents=agents,
+    )
+    refuse_contradictions(definition, is_async=False)
+    signature = CallSignature(definition.parameters, {}, takes_ctx=False, needs_self=False, is_async=False)
+    return ToolSpec(definition=definition, handler=_never_executed, signature=signature)
+
+
+def _never_executed(**arguments: object) -> None:
+    raise BugError("agent_executed", "an agent is a run of its own and is never executed")
+
+
+def _object(properties: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": list(properties),
+        "additionalProperties": False,
+    }
+
+
+def _system(system: object, name: str) -> str:
+    try:
+        if isinstance(system, str) and len(system.encode()) <= SYSTEM_BYTES_MAX:
+            return system
+    except UnicodeEncodeError:
+        pass
+    raise DeclarationError("agent_system", f"a text of at most {SYSTEM_BYTES_MAX} bytes", path=name)
+
+
+def _names(tools: object, name: str) -> tuple[str, ...]:
+    if isinstance(tools, str) or not isinstance(tools, Iterable):
+        raise DeclarationError("agent_tools", "must be several names, not one text", path=name)
+    names = tuple(cast("Iterable[object]", tools))
+    if not all(isinstance(one, str) and is_tool_name(one) for one in names) or len(set(names)) < len(names):
+        raise DeclarationError("agent_tools", "names of tools, each once", path=name)
+    return cast("tuple[str, ...]", names)
+
+
+def _on_stop(on_stop: object, name: str) -> Literal["suspend", "end"]:
+    if on_stop == "end":
+        return "end"
+    if on_stop == "suspend":
+        return "suspend"
+    raise DeclarationError("option_value", 'must be "suspend" or "end"', path=f"{name}.on_stop")
+
+
+def _limits(given: object, name: str) -> dict[str, int]:
+    """What is asked for, as ``LimitValues`` names it."""
+    if given is None:
+        return {}
+    if isinstance(given, Limits):
+        values = msgspec.structs.asdict(given.values)
+        return {key: value for key, value in values.items() if key not in _NOT_ASKED and value is not None}
+    if not isinstance(given, Mapping):
+        raise DeclarationError(
+            "option_type", "must be a Limits or a mapping of limits", path=f"{name}.limits"
+        )
+    asked: dict[str, Any] = {}
+    for key, value in cast("Mapping[object, Any]", given).items():
+        if key == "cost":
+            asked["cost_micros"] = micros(value)
+        elif key == "deadline_s" and type(value) is int:
+            asked["deadline_ms"] = value * 1_000
+        elif isinstance(key, str) and key in LimitValues.__struct_fields__ and key not in _NOT_ASKED:
+            asked[key] = value
+        else:
+            raise DeclarationError(
+                "unknown_limit", "no such limit of an agent", path=f"{name}.{str(key)[:80]}"
+            )
+    if any(type(value) is not int for value in asked.values()):
+        raise DeclarationError("limit_type", "must be integers", path=f"{name}.limits")
+    checked(LimitValues(**asked))
+    return asked

@@ -1,0 +1,228 @@
+"""Child runs: a call of an agent is a run of its own under a lease, and its result is what became of that run.
+
+The lease and the intent are one append. The child's id is derived from the run and the call, so creating it is
+idempotent and a crash anywhere is made good by looking: it is there or it isn't, it has ended or it hasn't. A child never
+fails its parent: whatever it came to is the result of one call.
+"""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from typing import Final
+
+import msgspec
+
+from . import events as e
+from .agent_definition import AgentDefinition
+from .agent_reach import tools_of
+from .binding import request_sha256
+from .canonical import JSON, canonical_bytes, decode_canonical
+from .commands import ChildEnded, ChildOpened
+from .decision import NOTHING, Decision
+from .errors import BugError
+from .leases import grants, limits_of_child
+from .order import OUT, may_start
+from .pins import Pins, encode_pins
+from .results import room_for_result
+from .state import EACH, METERED, CallState, ChildState, State
+from .top_ups import agent_of_call
+
+DETAIL_CHARS_MAX: Final = 512
+NAMES_MAX: Final = 64
+
+
+def child_run_id(run_id: str, call: str) -> str:
+    """The id of the run that a call starts, the same whoever derives it."""
+    return "r_" + sha256(f"child/{run_id}/{call}".encode()).hexdigest()[:24]
+
+
+def is_agent(state: State, call: CallState) -> bool:
+    """Whether a call starts a child run instead of being executed."""
+    definition = state.tools.get(call.tool)
+    return definition is not None and definition.kind == "agent"
+
+
+def agent_asked(state: State, call: CallState) -> AgentDefinition:
+    """The agent that a validated call asks for."""
+    agents = state.tools[call.tool].agents
+    name: object = agents[0].name if len(agents) == 1 else None
+    if name is None:
+        arguments = decode_canonical(call.arguments or b"{}")
+        name = arguments.get("agent") if isinstance(arguments, dict) else None
+    for agent in agents:
+        if agent.name == name:
+            return agent
+    raise BugError("agent_unknown", f"{call.tool} has no agent {name!r}", path=call.call)
+
+
+# --- start -------------------------------------------------------------------------------------------------------
+
+
+def start_children(state: State, call: CallState, now_ms: int) -> Decision:
+    """All calls of agents that may start now, together: those that ask for nothing share equally. They wait until no
+    call of an agent is still being checked. The caller has seen to it that this one may start and that no limit stands
+    in its way; others for which there is no room are looked at again."""
+    group: list[CallState] = []
+    running = 0
+    for other in state.calls.values():
+        running += other.phase in OUT
+        if not is_agent(state, other):
+            continue
+        if other.phase == "proposed":
+            return NOTHING
+        if other.phase == "checking" and not other.rechecked and may_start(state, other):
+            group.append(other)
+    meters = state.meters
+    room = min(state.limits.parallel - running, meters.children.free, meters.call_attempts.free)
+    return reserve(state, group[:room], now_ms)
+
+
+def reserve(
+    state: State,
+    calls: list[CallState],
+    now_ms: int,
+    rechecked: tuple[e.Revisions | None, tuple[e.RungVerdict, ...]] | None = None,
+) -> Decision:
+    """The intents of these calls with their leases. ``rechecked``: under which revisions a pass right before this was
+    made, and its verdicts."""
+    agents = [agent_asked(state, call) for call in calls]
+    events: list[e.AnyEvent] = []
+    for call, agent, lease in zip(calls, agents, grants(state, agents), strict=True):
+        asked_ms = agent.limits.get("deadline_ms", state.limits.deadline_ms)
+        deadline = min(now_ms + asked_ms, state.deadline_at_ms)
+        under, verdicts = (call.under, ()) if rechecked is None else rechecked
+        digest = request_sha256(state, call, 1, under)
+        events.append(e.CallStarted(call.call, 1, deadline, digest, verdicts, under))
+        child_run = child_run_id(state.run_id, call.call)
+        events.append(e.ChildReserved(call.call, child_run, agent.name, lease, deadline))
+    return Decision(tuple(events))
+
+
+def child_start(state: State, call: CallState) -> tuple[e.RunStarted, bytes]:
+    """The first event of the child and its encoded pins: the parent's model, revisions, tenant, principal and operation,
+    the agent's own text, goal and tools, and never a permission or a tool that the parent's pins don't have."""
+    child, agent = call.child, agent_of_call(state, call)
+    if child is None or agent is None:
+        raise BugError("child_unknown", f"{call.call} has no child run", path=call.call)
+    deadline_ms = max(1, child.deadline_at_ms - call.started_at_ms)
+    known = {definition.name: definition for definition in state.pins.tools}
+    pins: Pins = msgspec.structs.replace(
+        state.pins,
+        system=agent.system,
+        tools=tools_of(agent, known),
+        limits=limits_of_child(state, agent, child.granted, deadline_ms),
+        goal=agent.goal,
+    )
+    encoded = encode_pins(pins)
+    started = e.RunStarted(
+        run_id=child.run_id,
+        tenant=state.tenant,
+        principal=state.principal,
+        operation_id=state.operation_id,
+        agent=agent.name,
+        input=_input(call),
+        pins_sha256=sha256(encoded).digest(),
+        application=state.application,
+        parent_run=state.run_id,
+        parent_call=call.call,
+        depth=state.depth + 1,
+        as_of=state.as_of,
+        trace=state.trace,
+        on_stop=agent.on_stop,
+        dense=True,
+        deadline_at_ms=child.deadline_at_ms,
+    )
+    return started, encoded
+
+
+def _input(call: CallState) -> str:
+    """The text of the argument ``input`` where that is all there is beside the agent's name; else the arguments."""
+    arguments = decode_canonical(call.arguments or b"{}")
+    if isinstance(arguments, dict) and set(arguments) - {"agent"} == {"input"}:
+        text = arguments["input"]
+        if isinstance(text, str):
+            return text
+    return (call.arguments or b"{}").decode()
+
+
+def opened(state: State, command: ChildOpened, now_ms: int) -> Decision:
+    """The child run is there, made now or before."""
+    call = state.calls.get(command.call)
+    child = None if call is None else call.child
+    if call is None or child is None or call.phase != "waiting_child" or child.started:
+        return NOTHING
+    return Decision((e.ChildStarted(call.call, child.run_id),))
+
+
+# --- settle ------------------------------------------------------------------------------------------------------
+
+
+def ended_child(call: str, child: State) -> ChildEnded:
+    """What the child's log says of its end."""
+    spent = {name: getattr(child.meters, name).spent for name in METERED}
+    spent |= {EACH + tool: count for tool, count in child.calls_each.items() if count}
+    return ChildEnded(
+        call=call,
+        outcome=child.outcome,
+        reason=child.reason,
+        spent=spent,
+        detail=child.detail[:DETAIL_CHARS_MAX],
+        text=child.final_text,
+        succeeded=dict(list(child.succeeded_tools.items())[:NAMES_MAX]),
+        unknown_effects=tuple(child.unknown_calls)[:NAMES_MAX],
+    )
+
+
+def unreadable_child(call: str, child: ChildState, reason: str) -> ChildEnded:
+    """A child whose log can't be believed: nobody knows what it spent, so all of its lease is spent."""
+    return ChildEnded(call=call, outcome="failed", reason=reason, spent=dict(child.granted))
+
+
+def ended(state: State, command: ChildEnded, now_ms: int) -> Decision:
+    """Settle the lease, and make of the child's end what the call came to. A failed child is an error result, which the
+    model may do something about; it is no failure of the run."""
+    call = state.calls.get(command.call)
+    child = None if call is None else call.child
+    if call is None or child is None or call.phase != "waiting_child":
+        return NOTHING
+    names = {*METERED, *child.granted}
+    spent = {name: amount for name, amount in sorted(command.spent.items()) if name in names and amount > 0}
+    settled = e.ChildSettled(call.call, child.run_id, spent, command.outcome, command.reason)
+    completed = command.outcome == "completed"
+    result = _result(state, call, command) if completed else None
+    executed = e.CallExecuted(
+        call.call,
+        call.attempt,
+        "succeeded" if completed else "failed",
+        result,
+        None if result is None else sha256(result).digest(),
+        "" if completed else command.reason,
+        "" if completed else f"the agent did not complete its task: {command.outcome} ({command.reason})",
+        retryable=command.outcome in ("incomplete", "failed"),
+        duration_ms=max(0, now_ms - call.started_at_ms),
+    )
+    return Decision((settled, executed))
+
+
+def _result(state: State, call: CallState, command: ChildEnded) -> bytes:
+    """What the parent's model sees of a completed child: canonical JSON within the call's bound, the answer cut if need
+    be. The whole of it is the child's log."""
+    most = min(state.tools[call.tool].result_bytes_max, room_for_result(state))
+    body: dict[str, JSON] = {
+        "agent": "" if call.child is None else call.child.agent,
+        "outcome": command.outcome,
+        "reason": command.reason,
+        "run": "" if call.child is None else call.child.run_id,
+        "text": command.text,
+    }
+    if command.succeeded:
+        body["succeeded"] = dict(command.succeeded)
+    if command.unknown_effects:
+        body["unknown_effects"] = list(command.unknown_effects)
+    text = command.text
+    encoded = canonical_bytes(body)
+    while len(encoded) > most and text:  # at least a quarter shorter each time
+        text = text[: min(len(text) * 3 // 4, len(text) - (len(encoded) - most) // 8)]
+        body["text"], body["text_truncated"] = text, True
+        encoded = canonical_bytes(body)
+    return encoded
