@@ -27,6 +27,7 @@ from .loop_thread import LoopThread, own_loop
 from .mapping import PARALLEL_DEFAULT, Mapped, Row, mapped
 from .model_spec import adapter_from
 from .owning import Parts
+from .pool_spec import Pool
 from .result import Result
 from .run_options import Permissions, StartOptions, Tools, checked_text, permissions_from
 from .streaming import Committed
@@ -218,7 +219,7 @@ class Runtime:
         run_actors: int = 8,
         warm_actors: int = 1,
         dense_actors: int = 0,
-        pools: Mapping[str, Any] | None = None,
+        pools: Mapping[str, Pool] | None = None,
     ) -> None:
         if not isinstance(store, str) and not hasattr(store, "append"):
             raise StoreUrlError(repr(store)[:200], "give a store's URL, or an open EventStore")

@@ -30,16 +30,25 @@ from ..runtime.errors import (
     StoreError,
 )
 from ..runtime.events import RunStarted
+from . import places
 from .attached import Attached
-from .executors import Executors
+from .executors import ToolExecutors
 from .host import Host
 from .owning import Owning, Parts
+from .places import PlacesDoor
+from .pool_spec import Pool, closed_after_crash_ms, refuse_bad_pools, shapes
+from .pools import Pools
 from .ray_cluster import NAMESPACE, Cluster, join
-from .ray_run_actor import LetGoMessage, Way, socket_to_owner
+from .ray_dispatch import RayExecutors
+from .ray_pool_actors import RayExecutorFactory, check_options
+from .ray_run_actor import LetGoMessage, ToolsWay, Way, socket_to_owner
 from .ray_run_actors import RayRunActor, make_messenger, make_run_actor
 from .seats import Seating
 from .shipping import Shipment, pack
 from .supervisor import LetGo, Supervisor
+
+WARM_S: Final = 30.0
+"""How long opening waits for the executors that are kept up. Calls wait for a place whatever comes of it."""
 
 ADMITTED_MAX: Final = 20_000
 """Runs that may wait for a run actor; a further one is refused before anything is written."""
@@ -66,7 +75,7 @@ class RayClusterUse:
         run_actors: int,
         warm: int,
         dense_actors: int,
-        pools: Mapping[str, Any] | None,
+        pools: Mapping[str, Pool] | None,
     ) -> None:
         self._cluster: Cluster = join(ray_option)
         self._local = ray_option == "local" and self._cluster.started
@@ -88,6 +97,8 @@ class RayClusterUse:
         lost: Callable[[], None],
     ) -> Owning | Attached:
         """Own the store, or attach to whoever does. Raises as ``open_store``."""
+        refuse_bad_pools(self._pools, parts.groups, parts.toolbox)
+        check_options(self._pools)
         location = parse_url(url)
         if location.kind == "memory":
             raise DeclarationError(
@@ -106,7 +117,7 @@ class RayClusterUse:
                 url,
                 take_over=take_over,
                 clock=clock,
-                cluster=lambda host, died: RayHosting(self, parts, path, unclean=died),
+                cluster=lambda host, died: RayHosting(self, parts, path, host.host_id, unclean=died),
             )
         except OwnedError:
             if take_over:
@@ -165,7 +176,7 @@ class RayClusterUse:
         return self._seats
 
     @property
-    def pools(self) -> Mapping[str, Any]:
+    def pools(self) -> Mapping[str, Pool]:
         """The declared pools by name."""
         return self._pools
 
@@ -173,31 +184,45 @@ class RayClusterUse:
 class RayHosting:
     """The owner's hosts and executors in the cluster. ``unclean``: another owner ended without closing."""
 
-    def __init__(self, use: RayClusterUse, parts: Parts, path: str, *, unclean: bool) -> None:
-        from ray import cloudpickle
-
+    def __init__(self, use: RayClusterUse, parts: Parts, path: str, host_id: str, *, unclean: bool) -> None:
         self._use = use
         self._parts = parts
         self._path = path
-        self._shipment = pack(
-            Shipment(
-                toolbox=parts.toolbox,
-                policy=parts.policy,
-                adapter=parts.adapter,
-                permissions_of=parts.permissions_of,
-                dependencies=parts.dependencies,
-                groups=parts.groups,
-                application=parts.application,
-            ),
-            cloudpickle.dumps,
+        self._label = f"{use.messenger_name(path)}-{host_id[-6:]}"
+        self._shipment = _shipped(parts)
+        self._way_to_tools = ToolsWay(
+            namespace=NAMESPACE, store=path, revision=sha256(self._shipment).hexdigest()[:16]
         )
-        self.executors = self._own_executors(unclean)
+        self._pools = self._made_pools(unclean)
+        self.executors: ToolExecutors = RayExecutors(
+            self._pools,
+            holder=host_id,
+            namespace=NAMESPACE,
+            store=path,
+            revision=self._way_to_tools.revision,
+            groups=parts.groups,
+            dependencies=parts.dependencies,
+        )
         self._supervisor: Supervisor | None = None
         self._messenger: Any = None
         self._owning: Owning | None = None
 
-    def _own_executors(self, unclean: bool) -> Executors:
-        return Executors(groups=self._parts.groups, dependencies=self._parts.dependencies)
+    def _made_pools(self, unclean: bool) -> Pools:
+        parts, declared = self._parts, self._use.pools
+        factory = RayExecutorFactory(
+            namespace=NAMESPACE,
+            prefix=f"{self._label}-tools",
+            store=self._path,
+            revision=self._way_to_tools.revision,
+            shipment=self._shipment,
+            pools=declared,
+        )
+        return Pools(
+            shapes(declared, parts.groups, parts.toolbox),
+            parts.groups,
+            factory,
+            closed_ms=closed_after_crash_ms(parts.groups, parts.toolbox) if unclean else None,
+        )
 
     def serves(self, owning: Owning) -> None:
         """Whom to tell of what run actors let go."""
@@ -208,7 +233,7 @@ class RayHosting:
         solo, warm, dense = self._use.seats
         if not self._use.local:
             self._messenger = await self._named_messenger()
-        label = f"{self._use.messenger_name(self._path)}-{host.host_id[-6:]}"
+        await self._pools.open(warm_s=WARM_S)
         owning = self._owning
         assert owning is not None
         self._supervisor = Supervisor(
@@ -216,7 +241,7 @@ class RayHosting:
             self._make,
             seating=Seating(warm=warm, solo_max=solo, dense_max=dense),
             tenant=self._parts.tenant,
-            label=label,
+            label=self._label,
             look=host.look,
             leave_alone=host.leave_alone,
             host_gone=self._host_gone,
@@ -243,11 +268,11 @@ class RayHosting:
             shipment=self._shipment,
             way=Way(path=self._path, node_id=self._use.node_id),
             messenger=self._messenger,
-            place_calls=b"",
+            tools=self._way_to_tools,
         )
 
     def _host_gone(self, host_id: str) -> None:
-        return
+        self._pools.host_gone(host_id)
 
     async def close(self) -> None:
         """Drain the run actors, then end everything made here."""
@@ -255,6 +280,8 @@ class RayHosting:
 
         if self._supervisor is not None:
             await self._supervisor.close()
+        await self.executors.close()
+        await self._pools.close()
         if self._messenger is not None:
             with contextlib.suppress(Exception):
                 ray.kill(self._messenger, no_restart=True)
@@ -299,8 +326,27 @@ class RayHosting:
 
     async def answer(self, kind: str, question: bytes) -> bytes:
         """See ``HostingElsewhere``."""
+        if kind in places.KINDS:
+            return await PlacesDoor(self._pools).answer(kind, question)
         if kind == "let_go":
             word = msgspec.msgpack.decode(question, type=LetGoMessage)
             self.supervisor.let_go(LetGo(word.seat, word.run_id, word.failed, word.lingering))
             return b""
         raise CallerError("unknown_question", "the owner knows no such question", path=kind[:64])
+
+
+def _shipped(parts: Parts) -> bytes:
+    from ray import cloudpickle
+
+    return pack(
+        Shipment(
+            toolbox=parts.toolbox,
+            policy=parts.policy,
+            adapter=parts.adapter,
+            permissions_of=parts.permissions_of,
+            dependencies=parts.dependencies,
+            groups=parts.groups,
+            application=parts.application,
+        ),
+        cloudpickle.dumps,
+    )

@@ -25,8 +25,9 @@ from ..runtime.binding import PRODUCER
 from ..runtime.commands import decode_command
 from ..runtime.errors import StoreError
 from ..runtime.state import State
-from .executors import Executors
+from .executors import ToolExecutors
 from .host import Host
+from .places import RemotePlaces
 from .shipping import Shipment, unpack
 
 EXIT_HOST_LOST: Final = 71
@@ -40,6 +41,14 @@ class Way(msgspec.Struct, frozen=True, kw_only=True):
 
     path: str
     node_id: str
+
+
+class ToolsWay(msgspec.Struct, frozen=True, kw_only=True):
+    """How to reach the tool pools: the actors' namespace, and what each executor must say of itself."""
+
+    namespace: str
+    store: str
+    revision: str
 
 
 class Identity(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,12 +79,12 @@ RUN_ACTOR: Final = "run_actor"
 class RunActor:
     """One host. ``open`` first; then ``adopt``, ``nudge``, ``submit``, until ``drain`` or the end of the process."""
 
-    def __init__(self, name: str, shipment: bytes, way: bytes, messenger: Any, place_calls: bytes) -> None:
+    def __init__(self, name: str, shipment: bytes, way: bytes, messenger: Any, tools: bytes) -> None:
         self._name = name
         self._shipment = shipment
         self._way = msgspec.msgpack.decode(way, type=Way)
         self._messenger = messenger
-        self._place_calls = place_calls
+        self._tools = msgspec.msgpack.decode(tools, type=ToolsWay)
         self._host: Host | None = None
         self._store: RemoteStore | None = None
         self._adopted: set[str] = set()
@@ -93,9 +102,9 @@ class RunActor:
             permissions_of=application.permissions_of,
             application=application.application,
             dependencies=application.dependencies,
-            executors=self._executors(application, store),
             looks=False,
         )
+        host.executors = self._executors(application, store, host.host_id)
         host.parked_watchers.append(self._parked)
         host.failed_watchers.append(lambda error: os._exit(EXIT_HOST_LOST))
         await store.switches()
@@ -127,8 +136,18 @@ class RunActor:
             return store
         return await socket_to_owner(self._way.path)
 
-    def _executors(self, application: Shipment, store: RemoteStore) -> Executors:
-        return Executors(groups=application.groups, dependencies=application.dependencies)
+    def _executors(self, application: Shipment, store: RemoteStore, host_id: str) -> ToolExecutors:
+        from .ray_dispatch import RayExecutors
+
+        return RayExecutors(
+            RemotePlaces(store.ask),
+            holder=host_id,
+            namespace=self._tools.namespace,
+            store=self._tools.store,
+            revision=self._tools.revision,
+            groups=application.groups,
+            dependencies=application.dependencies,
+        )
 
     async def adopt(self, run_ids: Sequence[str]) -> list[str]:
         """Take these runs up; those that it took."""

@@ -22,7 +22,7 @@ from ..runtime.binding import PRODUCER
 from ..runtime.commands import CommandAnswer, OutsideCommand, encode_command
 from ..runtime.errors import BugError, StoreError
 from .ray_cluster import NAMESPACE
-from .ray_run_actor import RUN_ACTOR, Identity, RunActor, StoreMessenger, Way
+from .ray_run_actor import RUN_ACTOR, Identity, RunActor, StoreMessenger, ToolsWay, Way
 
 CONCURRENCY_MAX: Final = 2_000
 """Calls at once in one run actor: adoptions, commands and nudges are short, ``gone`` is one that never ends."""
@@ -103,7 +103,7 @@ def end_process(identity: Identity) -> None:
 
 
 async def make_run_actor(
-    name: str, *, shipment: bytes, way: Way, messenger: Any, place_calls: bytes
+    name: str, *, shipment: bytes, way: Way, messenger: Any, tools: ToolsWay
 ) -> RayRunActor:
     """Make and open one. Raises ``TimeoutError`` after ``OPEN_S`` and whatever Ray or the application's import raises;
     nothing is left behind then."""
@@ -111,7 +111,7 @@ async def make_run_actor(
 
     actor_class: Any = ray.remote(RunActor)
     handle: Any = actor_class.options(name=name, **OWNED_OPTIONS).remote(
-        name, shipment, msgspec.msgpack.encode(way), messenger, place_calls
+        name, shipment, msgspec.msgpack.encode(way), messenger, msgspec.msgpack.encode(tools)
     )
     try:
         _insist_on_no_retries(handle)
