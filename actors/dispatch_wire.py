@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final
 
 import msgspec
 
@@ -71,7 +71,8 @@ class BatchReply(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fi
 
 
 class ExecutorIdentity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What an executor says it is. ``revision`` is that of the shipped application, ``boot`` of its machine."""
+    """What an executor says it is. ``revision`` is that of the shipped application, ``boot`` of its machine. ``failure``
+    names the type of what kept it from loading the application."""
 
     class_name: Text
     store: Text
@@ -79,6 +80,7 @@ class ExecutorIdentity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     boot: Text
     node: Text
     pid: int
+    failure: Text = ""
 
 
 class ExecutorStatus(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -96,8 +98,6 @@ class Stop(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=T
     call: Text
     attempt: int
 
-
-ReplyKind = Literal["one", "batch"]
 
 _encode = msgspec.msgpack.Encoder().encode
 _calls = msgspec.msgpack.Decoder(tuple[WireCall, ...]).decode

@@ -20,6 +20,9 @@ VIEW_CHARS_SHARE: Final = 0.75
 ARTIFACT_BYTES_MAX: Final = BLOB_BYTES_MAX
 SAFE_MESSAGE_CHARS_MAX: Final = 512
 
+_FINAL_REFUSALS: Final = frozenset(("old_epoch", "arguments_unbound", "tool_not_here", "definition_differs"))
+"""Refused dispatches that would be refused again."""
+
 
 class Report:
     """One attempt's report and, for a result too large to show, the whole of it for the blob store."""
@@ -101,20 +104,25 @@ def timed_out(spec: ToolSpec, call: str, attempt: int, duration_ms: int) -> Exec
     return _unclear(spec, call, attempt, "timeout", "the tool did not answer in time", duration_ms)
 
 
+def lost(spec: ToolSpec, call: str, attempt: int, duration_ms: int) -> Executed:
+    """Its executor died, or nobody knows what became of it: a read may be tried again, an effect is unknown."""
+    return _unclear(spec, call, attempt, "lost", "the executor was lost", duration_ms)
+
+
 def cancelled(spec: ToolSpec, call: str, attempt: int, duration_ms: int) -> Executed:
     """Stopped on request. What an effect did by then nobody knows."""
     return _unclear(spec, call, attempt, "cancelled", "the call was cancelled", duration_ms, retryable=False)
 
 
 def not_dispatched(call: str, attempt: int, code: str) -> Executed:
-    """The executor refused the dispatch: expired, of an old epoch, or no room in time. Nothing ran."""
+    """The dispatch was refused: expired, of an old epoch, another definition, or no room in time. Nothing ran."""
     return Executed(
         call=call,
         attempt=attempt,
         outcome="failed",
         code=code,
         safe_message="the call was not dispatched",
-        retryable=code not in ("old_epoch", "arguments_unbound"),
+        retryable=code not in _FINAL_REFUSALS,
         no_effect=True,
     )
 

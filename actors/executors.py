@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Mapping
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from ..runtime.canonical import JSON
 from ..runtime.commands import Executed
@@ -19,12 +18,10 @@ from ..runtime.tool_spec import ToolSpec
 from . import execution
 from .context import ToolContext
 from .eager import Finished, first_step
+from .epochs import Epochs
 from .execution import Report
 
 THREADS_MAX: Final = 32
-EPOCHS_KEPT_MAX: Final = 100_000
-"""Runs whose highest epoch is remembered; more than a host carries at once, the least recently dispatched go first."""
-
 GRACE_MS: Final = 10_000
 """How long a cancelled sync tool may take to notice before its outcome is reported without it."""
 
@@ -82,6 +79,27 @@ class Dispatch:
         self.deliver(Report(execution.not_dispatched(self.call, self.context.attempt, code)))
 
 
+class ToolExecutors(Protocol):
+    """Where a host's dispatches go: this process's ``Executors``, or pools of other processes."""
+
+    @property
+    def dependencies(self) -> Mapping[str, Any]:
+        """What the ``ctx`` of a tool that runs in this process holds."""
+        ...
+
+    def start(self, dispatch: Dispatch) -> Callable[[], None] | None:
+        """Run an attempt. Returns what cancels it, or None if it is over already (``deliver`` was called)."""
+        ...
+
+    def lingers(self, run_id: str) -> bool:
+        """Whether code of that run's tools is still running in this process, however its calls were reported."""
+        ...
+
+    async def close(self) -> None:
+        """Cancel what runs and wait for it, at most the grace bound."""
+        ...
+
+
 class Executors:
     """All executors of one host. Created and used on one event loop; ``close`` cancels what is running."""
 
@@ -91,14 +109,29 @@ class Executors:
         self.dependencies: Mapping[str, Any] = dependencies or {}
         self._groups = {name: asyncio.Semaphore(limit) for name, limit in (groups or {}).items()}
         self._threads = asyncio.Semaphore(THREADS_MAX)
-        self._epochs: OrderedDict[str, int] = OrderedDict()
+        self._epochs = Epochs()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._alive: dict[str, int] = {}
         self._loop = asyncio.get_running_loop()
+
+    def lingers(self, run_id: str) -> bool:
+        """Whether code of that run's tools is still running here, however its calls were reported."""
+        return self._alive.get(run_id, 0) > 0
+
+    def _begun(self, run_id: str) -> None:
+        self._alive[run_id] = self._alive.get(run_id, 0) + 1
+
+    def _ended(self, run_id: str) -> None:
+        left = self._alive.get(run_id, 0) - 1
+        if left > 0:
+            self._alive[run_id] = left
+        else:
+            self._alive.pop(run_id, None)
 
     def start(self, dispatch: Dispatch) -> Callable[[], None] | None:
         """Run an attempt. Returns what cancels it, or None if it is over already (``deliver`` was called)."""
         dispatch.started_s = _now_s()
-        if not self._admit_epoch(dispatch):
+        if not self._epochs.admit(dispatch.run_id, dispatch.epoch):
             dispatch.refuse("old_epoch")
             return None
         if dispatch.valid_ms <= 0:
@@ -107,7 +140,7 @@ class Executors:
             return None
         spec = dispatch.spec
         try:
-            dispatch.keywords = _keywords(dispatch)
+            dispatch.keywords = keywords_of(dispatch)
         except BaseException:
             # Valid by its schema, but no value of the declared type: nothing ran.
             dispatch.refuse("arguments_unbound")
@@ -130,8 +163,11 @@ class Executors:
         task = self._loop.create_task(work)
         self._tasks.add(task)
 
+        self._begun(dispatch.run_id)
+
         def over(done: asyncio.Task[None]) -> None:
             self._tasks.discard(done)
+            self._ended(dispatch.run_id)
             if not dispatch.begun and done.cancelled():
                 # Cancelled before its first step: nobody but us knows that nothing ran.
                 work.close()
@@ -142,19 +178,6 @@ class Executors:
 
         task.add_done_callback(over)
         return cancel
-
-    def _admit_epoch(self, dispatch: Dispatch) -> bool:
-        """Refuse any epoch below the highest seen for the run."""
-        highest = self._epochs.get(dispatch.run_id, 0)
-        if dispatch.epoch < highest:
-            return False
-        self._epochs[dispatch.run_id] = dispatch.epoch
-        if highest:
-            self._epochs.move_to_end(dispatch.run_id)
-        else:
-            if len(self._epochs) > EPOCHS_KEPT_MAX:
-                self._epochs.popitem(last=False)
-        return True
 
     # --- inline ------------------------------------------------------------------------------------------------
 
@@ -232,6 +255,7 @@ class Executors:
         reported = False
 
         def finish(value: object, error: BaseException | None) -> None:
+            self._ended(dispatch.run_id)
             for place in held:
                 place.release()
             if reported:
@@ -254,6 +278,7 @@ class Executors:
                 # The loop is closed: nobody is left to tell, and the log says unknown.
                 return
 
+        self._begun(dispatch.run_id)
         threading.Thread(target=body, name=f"tool-{dispatch.spec.name}", daemon=True).start()
         report = Report(execution.timed_out(dispatch.spec, dispatch.call, attempt, dispatch.valid_ms))
         try:
@@ -310,7 +335,8 @@ class Executors:
         return Report(executed)
 
 
-def _keywords(dispatch: Dispatch) -> dict[str, object]:
+def keywords_of(dispatch: Dispatch) -> dict[str, object]:
+    """What the tool's function is called with. Raises if its arguments are no values of the declared types."""
     keywords = dispatch.spec.bind(dispatch.arguments)
     if dispatch.spec.takes_ctx:
         keywords["ctx"] = dispatch.context

@@ -20,7 +20,9 @@ Kind = Literal["sync", "quick", "async"]
 LossCause = Literal["died", "overdue", "host", "not_given_back"]
 """``died``: its executor is gone. ``overdue``: its call didn't end when it had to. ``host``: its holder is gone."""
 
-RefusalCode = Literal["expired", "overloaded", "no_pool", "executors_failing", "closed", "no_broker"]
+RefusalCode = Literal[
+    "expired", "overloaded", "no_pool", "executors_failing", "closed", "no_broker", "no_executor"
+]
 """Why there was no place. All of them prove that nothing ran."""
 
 VALID_MS_MAX: Final = 90_000_000

@@ -39,7 +39,8 @@ class ExecutorFactory(Protocol):
 
 
 class Pools:
-    """Made and used on one event loop. ``clock_ms`` is monotonic. ``closed_until_ms``: see ``Slots``."""
+    """Made and used on one event loop. ``clock_ms`` is monotonic. ``closed_ms``: for how long from now each of these
+    limited groups grants nothing. ``failures``: what kept an executor of each pool from coming up, last."""
 
     def __init__(
         self,
@@ -54,7 +55,9 @@ class Pools:
         now = clock_ms()
         closed = {group: now + for_ms for group, for_ms in (closed_ms or {}).items()}
         self._slots = Slots(pools, groups, closed_until_ms=closed, name_of=factory.name_of)
+        self._shapes = dict(pools)
         self._factory = factory
+        self.failures: dict[PoolKey, BaseException] = {}
         self._loop = asyncio.get_running_loop()
         self._answers: dict[str, asyncio.Future[Grant | Refused]] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -70,12 +73,16 @@ class Pools:
         self._turn()
         try:
             async with asyncio.timeout(warm_s):
-                while any(pool.starting for pool in self.statistics().pools.values()):
+                while not self._warm():
                     self._up.clear()
                     await self._up.wait()
         except TimeoutError:
             return False
         return True
+
+    def _warm(self) -> bool:
+        pools = self.statistics().pools
+        return all(pools[key].up >= shape.least for key, shape in self._shapes.items())
 
     async def close(self) -> None:
         """Refuse who waits and end all executors. Places aren't given any more."""
@@ -175,8 +182,9 @@ class Pools:
                 await self._factory.start(name, key, lambda: self._gone(name))
         except asyncio.CancelledError:
             raise
-        except Exception:  # noqa: BLE001  whatever keeps it from coming up is the application's or Ray's
+        except Exception as error:  # noqa: BLE001  whatever keeps it from coming up is the application's or Ray's
             # Another is tried after a pause; those who wait are told by their deadline.
+            self.failures[key] = error
             await self._end(name)
             self._slots.executor_gone(name, self._clock_ms())
         else:

@@ -33,6 +33,9 @@ CRASH_BACKOFF_MS: Final = (0, 0, 500, 2_000, 5_000, 15_000, 30_000)
 FAILING_AFTER: Final = 3
 """Starts in a row that failed, after which who waited in vain is told that the executors are failing."""
 
+CONTENDED_MS: Final = 1_000
+"""A pool for which somebody had to wait counts as contended for so long: others will come again."""
+
 PoolKey = tuple[str, Kind]
 
 
@@ -104,6 +107,7 @@ class _Pool:
     failures: int = 0
     failed_starts: int = 0
     start_at_ms: int = 0
+    waited_ms: int = -CONTENDED_MS
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,9 +289,7 @@ class Slots:
         end = self._ends(now_ms, waiting)
         start = self._starts(now_ms, waiting)
         grants = tuple(
-            Grant(
-                grant_id=lease.want.want_id, actor=lease.executor, contended=self._contended(lease, waiting)
-            )
+            Grant(grant_id=lease.want.want_id, actor=lease.executor, contended=self._contended(lease, now_ms))
             for lease in granted
         )
         self._granted += len(grants)
@@ -365,6 +367,9 @@ class Slots:
             executor = None if key in full_pools else self._free_executor(self._pools[key])
             if executor is None:
                 full_pools.add(key)
+                pool = self._pools[key]
+                if sum(it.up for it in pool.executors.values()) >= pool.shape.most:
+                    pool.waited_ms = now_ms
                 if group:
                     full_groups.add(group)
                 continue
@@ -448,9 +453,9 @@ class Slots:
                 waiting[lane.key] = waiting.get(lane.key, 0) + count
         return waiting
 
-    @staticmethod
-    def _contended(lease: _Lease, waiting: Mapping[PoolKey, int]) -> bool:
-        return bool(lease.group or waiting.get((lease.want.pool, lease.want.kind)))
+    def _contended(self, lease: _Lease, now_ms: int) -> bool:
+        pool = self._pools[lease.want.pool, lease.want.kind]
+        return bool(lease.group) or now_ms - pool.waited_ms < CONTENDED_MS
 
     def _remove(self, executor: _Executor, now_ms: int, *, crashed: bool) -> None:
         """It is none of ours from now on, whenever its process is gone; what it had at work is lost."""

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-from itertools import count
+from itertools import count, pairwise
 
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from boundloop.actors.places import Grant, Kind, LossCause, Want
-from boundloop.actors.slots import CRASH_BACKOFF_MS, LOST_EXTRA_MS, Assigned, PoolShape, Slots
+from boundloop.actors.slots import (
+    CONTENDED_MS,
+    CRASH_BACKOFF_MS,
+    LOST_EXTRA_MS,
+    Assigned,
+    PoolKey,
+    PoolShape,
+    Slots,
+)
 
-SYNC = ("default", "sync")
-ASYNC = ("default", "async")
-QUICK = ("default", "quick")
+SYNC: PoolKey = ("default", "sync")
+ASYNC: PoolKey = ("default", "async")
+QUICK: PoolKey = ("default", "quick")
 
 
 class Desk:
@@ -21,9 +29,9 @@ class Desk:
 
     def __init__(self, *, sync: int = 2, groups: dict[str, int] | None = None, **options: object) -> None:
         shapes = {
-            SYNC: PoolShape(least=0, most=sync, places=1, idle_ms=1_000),
-            ASYNC: PoolShape(least=0, most=1, places=4, idle_ms=1_000),
-            QUICK: PoolShape(least=1, most=1, places=8, idle_ms=1_000),
+            SYNC: PoolShape(least=0, most=sync, places=1, idle_ms=5_000),
+            ASYNC: PoolShape(least=0, most=1, places=4, idle_ms=5_000),
+            QUICK: PoolShape(least=1, most=1, places=8, idle_ms=5_000),
         }
         self.now = 0
         self.slots = Slots(shapes, groups or {}, **options)  # type: ignore[arg-type]  # each test's own keywords
@@ -82,10 +90,24 @@ def test_a_sync_executor_has_one_call_and_the_next_waits_for_it() -> None:
     first, second = desk.want(), desk.want()
     desk.turn()
     assert list(desk.granted) == [first]
-    assert desk.granted[first].contended
     desk.back(first)
     assert desk.granted[second].actor == desk.granted[first].actor
-    assert not desk.granted[second].contended
+
+
+def test_a_pool_is_contended_for_a_while_after_somebody_waited_for_it() -> None:
+    desk = Desk(sync=1)
+    first = desk.want(valid_ms=60_000)
+    desk.turn()
+    assert not desk.granted[first].contended
+    second = desk.want(valid_ms=60_000)
+    desk.turn()
+    desk.back(first)
+    assert desk.granted[second].contended
+    desk.back(second)
+    desk.pass_ms(CONTENDED_MS)
+    third = desk.want()
+    desk.turn()
+    assert not desk.granted[third].contended
 
 
 def test_executors_are_started_when_somebody_waits_and_never_more_than_the_most() -> None:
@@ -242,8 +264,8 @@ def test_executors_that_dont_come_up_are_tried_ever_more_slowly_and_waiters_are_
                 starts.append(desk.now)
                 desk.slots.executor_gone(name, desk.now)
         desk.now += 250
-    gaps = [later - earlier for earlier, later in zip(starts, starts[1:], strict=False)]
-    assert gaps[-1] == 0 or all(gap >= CRASH_BACKOFF_MS[2] for gap in gaps[2:])
+    gaps = [later - earlier for earlier, later in pairwise(starts)]
+    assert all(gap >= CRASH_BACKOFF_MS[2] for gap in gaps[1:])
     assert len(starts) < 12
     assert desk.refused == {want: "executors_failing"}
 
@@ -255,7 +277,7 @@ def test_idle_executors_beyond_the_least_end() -> None:
     for want in wants:
         desk.back(want)
     assert desk.slots.next_ms(desk.now) is not None
-    desk.pass_ms(1_000)
+    desk.pass_ms(5_000)
     assert set(desk.ended) == {desk.granted[want].actor for want in wants}
     assert desk.slots.statistics().pools[QUICK].up == 1
 

@@ -1,0 +1,290 @@
+"""Executors: the classes whose instances are the actors of tool pools. Plain classes here, without Ray.
+
+Every method takes and gives bytes (``dispatch_wire``) and raises nothing: an exception of a tool's, carried to another
+process, may not unpickle there, holds what the tool was given in its text, and says nothing that a report doesn't.
+
+``run`` is the one method for calls. The others answer while a tool is at work, because they are called in other
+concurrency groups than it: ``CONTROL``, and ``WATCH`` for ``linger``, whose only end is that of the process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import platform
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+
+from ..eventstore.process_identity import boot_id
+from . import execution
+from .dispatch_wire import (
+    ExecutorIdentity,
+    ExecutorStatus,
+    Stop,
+    WireCall,
+    decode_calls,
+    decode_stop,
+    encode_identity,
+    encode_reply,
+    encode_status,
+)
+from .execution import Report
+from .executor_process import Guard, silence
+from .executors import Dispatch, Executors
+from .loop_lag import LoopLag
+from .quick_batch import Passer, QuickBatch
+from .reception import Reception, refused, run_here
+from .shipping import unpack
+
+CONTROL: Final = "control"
+WATCH: Final = "watch"
+GROUPS: Final = {CONTROL: 2, WATCH: 1}
+"""Concurrency groups, and how many calls of each run at once."""
+
+EARLY_STOPS_MAX: Final = 1_000
+"""Requests to stop a call that hasn't arrived: they may overtake it."""
+
+LOOP_STUCK_S: Final = 10.0
+"""A loop that a tool has blocked for so long is ended with its process: its other calls are being kept from their ends."""
+
+_Id = tuple[str, str, int]
+
+
+class _Executor:
+    """What all kinds share. A shipment that can't be loaded is told by ``identify``; then every call is refused."""
+
+    def __init__(self, shipment: bytes, store: str, revision: str) -> None:
+        silence()
+        self._guard = Guard()
+        self._store = store
+        self._revision = revision
+        self._failure = ""
+        self._done = 0
+        self._reception: Reception | None = None
+        self._stopped: OrderedDict[_Id, None] = OrderedDict()
+        self._running: dict[_Id, Callable[[], None]] = {}
+        self._state = threading.Lock()
+        try:
+            application = unpack(shipment)
+            self._reception = Reception(application.toolbox, application.dependencies)
+        except BaseException as error:  # noqa: BLE001  the application's own modules are imported here
+            self._failure = type(error).__name__[:100]
+
+    def identify(self) -> bytes:
+        """Which class, store and application this is."""
+        return encode_identity(
+            ExecutorIdentity(
+                class_name=type(self).__name__,
+                store=self._store,
+                revision=self._revision,
+                boot=boot_id(),
+                node=platform.node(),
+                pid=os.getpid(),
+                failure=self._failure,
+            )
+        )
+
+    def status(self) -> bytes:
+        """What is at work now."""
+        return encode_status(self._status())
+
+    def stop(self, data: bytes) -> None:
+        """Ask a call to stop, one that hasn't arrived yet too."""
+        try:
+            stop = decode_stop(data)
+        except msgspec.MsgspecError:
+            return
+        with self._state:
+            cancel = self._running.get(_id(stop))
+            if cancel is None:
+                self._note_stopped(stop)
+        if cancel is not None:
+            cancel()
+
+    def clear(self) -> None:
+        """End all that the tools have started: this process itself is about to be ended."""
+        self._guard.clear()
+
+    def linger(self) -> None:
+        """Never returns: who waits for it learns of the end of the process."""
+        threading.Event().wait()
+
+    def _note_stopped(self, stop: Stop) -> None:
+        self._stopped[_id(stop)] = None
+        if len(self._stopped) > EARLY_STOPS_MAX:
+            self._stopped.popitem(last=False)
+
+    def _status(self) -> ExecutorStatus:
+        with self._state:
+            return ExecutorStatus(running=tuple(self._running), done=self._done)
+
+    def _receive(self, call: WireCall, deliver: Callable[[Report], None]) -> Dispatch | Report:
+        if self._reception is None:
+            return refused(call, "application_failed")
+        return self._reception.receive(call, deliver)
+
+    def _begin(self, call: WireCall, cancel: Callable[[], None]) -> Report | None:
+        """Note a call as at work, unless it was stopped before it came."""
+        with self._state:
+            if _id(call) in self._stopped:
+                del self._stopped[_id(call)]
+                return refused(call, "cancelled")
+            self._running[_id(call)] = cancel
+        return None
+
+    def _end(self, call: WireCall) -> None:
+        with self._state:
+            self._running.pop(_id(call), None)
+            self._done += 1
+
+
+class SyncExecutor(_Executor):
+    """One call at a time, each alone."""
+
+    def run(self, data: bytes) -> bytes:
+        """Run the call and answer with its report. Empty for what is no call."""
+        try:
+            (call,) = decode_calls(data)
+        except (msgspec.MsgspecError, ValueError):
+            return b""
+        return encode_reply([self._report(call)])
+
+    def _report(self, call: WireCall) -> Report:
+        received = self._receive(call, _drop)
+        if isinstance(received, Report):
+            return received
+        report = self._begin(call, received.context.cancel.set)
+        if report is not None:
+            return report
+        try:
+            return run_here(received)
+        finally:
+            self._end(call)
+
+
+class QuickExecutor(_Executor):
+    """Batches of short reads, one batch at a time."""
+
+    def __init__(self, shipment: bytes, store: str, revision: str) -> None:
+        super().__init__(shipment, store, revision)
+        self._passer = Passer()
+        self._batch: tuple[_Id, QuickBatch] | None = None
+
+    def run(self, data: bytes) -> bytes:
+        """Run all calls and answer with all reports. Empty for what are no calls, and for a batch that was given up."""
+        try:
+            calls = decode_calls(data)
+        except msgspec.MsgspecError:
+            return b""
+        if not calls:
+            return encode_reply([])
+        batch = QuickBatch([self._receive(call, _drop) for call in calls])
+        with self._state:
+            if _id(calls[0]) in self._stopped:
+                return b""
+            self._batch = (_id(calls[0]), batch)
+        self._passer.begin(batch)
+        reports, stuck = batch.run()
+        self._passer.end()
+        self._batch = None
+        self._done += len(calls)
+        return encode_reply(reports, stuck=stuck)
+
+    def harvest(self, data: bytes) -> bytes:
+        """What there is of the batch that begins with this call, although ``run`` doesn't return. Empty if it hasn't begun;
+        then it never will."""
+        try:
+            stop = decode_stop(data)
+        except msgspec.MsgspecError:
+            return b""
+        with self._state:
+            running = self._batch
+            if running is None or running[0] != _id(stop):
+                self._note_stopped(stop)
+                return b""
+        reports, stuck = running[1].harvest()
+        return encode_reply(reports, stuck=stuck)
+
+
+class AsyncExecutor(_Executor):
+    """Many calls on one loop, which is watched: a tool that blocks it holds up all of them."""
+
+    def __init__(self, shipment: bytes, store: str, revision: str) -> None:
+        super().__init__(shipment, store, revision)
+        self._executors: Executors | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._lag: LoopLag | None = None
+
+    async def run(self, data: bytes) -> bytes:
+        """Run the call on this loop and answer with its report. Empty for what is no call."""
+        try:
+            (call,) = decode_calls(data)
+        except (msgspec.MsgspecError, ValueError):
+            return b""
+        return encode_reply([await self._report(call)])
+
+    async def identify(self) -> bytes:  # type: ignore[override]  # an actor with a loop calls coroutines only
+        return super().identify()
+
+    async def status(self) -> bytes:  # type: ignore[override]  # an actor with a loop calls coroutines only
+        lag_ms = 0 if self._lag is None else self._lag.ms
+        return encode_status(msgspec.structs.replace(self._status(), lag_ms=lag_ms))
+
+    async def stop(self, data: bytes) -> None:  # type: ignore[override]  # an actor with a loop calls coroutines only
+        super().stop(data)
+
+    async def clear(self) -> None:  # type: ignore[override]  # an actor with a loop calls coroutines only
+        super().clear()
+
+    async def linger(self) -> None:  # type: ignore[override]  # an actor with a loop calls coroutines only
+        await asyncio.get_running_loop().create_future()
+
+    async def _report(self, call: WireCall) -> Report:
+        loop, executors = self._on_this_loop()
+        done: asyncio.Future[Report] = loop.create_future()
+
+        def deliver(report: Report) -> None:
+            if not done.done():
+                done.set_result(report)
+
+        received = self._receive(call, deliver)
+        if isinstance(received, Report):
+            return received
+        cancel: list[Callable[[], None] | None] = []
+
+        def stop() -> None:
+            loop.call_soon_threadsafe(lambda: cancel[0]() if cancel and cancel[0] else None)
+
+        report = self._begin(call, stop)
+        if report is not None:
+            return report
+        try:
+            cancel.append(executors.start(received))
+            return await done
+        except asyncio.CancelledError:
+            # Nobody waits for the answer any more, but what runs is to stop.
+            if cancel and cancel[0] is not None:
+                cancel[0]()
+            return Report(execution.cancelled(received.spec, received.call, call.attempt, 0))
+        finally:
+            self._end(call)
+
+    def _on_this_loop(self) -> tuple[asyncio.AbstractEventLoop, Executors]:
+        """Made by the first call: the constructor ran on no loop."""
+        if self._executors is None or self._loop is None:
+            self._loop = asyncio.get_running_loop()
+            self._executors = Executors()
+            self._lag = LoopLag(self._loop, stuck_s=LOOP_STUCK_S, stuck=self._guard.end)
+        return self._loop, self._executors
+
+
+def _id(of: WireCall | Stop) -> _Id:
+    return (of.run_id, of.call, of.attempt)
+
+
+def _drop(report: Report) -> Any:
+    """Reports are returned."""

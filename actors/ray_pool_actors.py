@@ -1,0 +1,158 @@
+"""Executors as Ray actors: made, checked and ended by the owner's process, with which they end.
+
+Never detached, never restarted and never retried by Ray: a new executor is a new actor under a new name.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from ..runtime.errors import BugError, DeclarationError
+from .daemon_thread import on_daemon_thread
+from .dispatch_wire import ExecutorIdentity, decode_identity
+from .places import Kind
+from .pool_spec import Pool
+from .ray_executor import CONTROL, GROUPS, WATCH, AsyncExecutor, QuickExecutor, SyncExecutor
+from .slots import PoolKey
+
+CONTROL_HEADROOM: Final = 8
+"""Calls that a loop takes beyond its places: an answer that is late must not keep a control call out."""
+
+ANSWER_S: Final = 30.0
+CLEAR_S: Final = 0.5
+"""How long an executor may take to have its tools' processes ended, before it is killed itself."""
+
+CLASSES: Final[dict[Kind, type]] = {"sync": SyncExecutor, "quick": QuickExecutor, "async": AsyncExecutor}
+
+
+def untyped_ray() -> Any:
+    """Ray, imported on first use. Its annotations are too partial for strict checking."""
+    import ray
+
+    return ray
+
+
+def check_options(pools: Mapping[str, Pool]) -> None:
+    """Hand each option of each pool to Ray's own validation. Raises ``DeclarationError`` that names the key."""
+    for name, pool in pools.items():
+        for key, value in pool.ray_options.items():
+            try:
+                untyped_ray().remote(**{key: value})(SyncExecutor)
+            except Exception as error:
+                raise DeclarationError(
+                    "ray_option_refused", str(error)[:300], path=f"pools.{name}.ray_options.{key}"
+                ) from error
+
+
+def refuse_retries(handle: Any) -> None:
+    """Raise ``BugError`` if Ray might run a method of this actor a second time by itself."""
+    for name in handle._ray_method_signatures:
+        if name.startswith("_"):
+            continue
+        method = getattr(handle, name)
+        retries, exceptions = method._max_task_retries, method._retry_exceptions
+        if retries not in (0, None) or exceptions not in (False, None):
+            raise BugError(
+                "ray_retries", f"max_task_retries={retries}, retry_exceptions={exceptions}", path=name
+            )
+
+
+class RayExecutorFactory:
+    """An ``ExecutorFactory`` in the owner's process, attached to the cluster.
+
+    ``prefix`` is part of every name and was never used before in the namespace: what an earlier owner made is never
+    found under it. ``shipment`` is put into the object store once and read from there by each executor.
+    """
+
+    def __init__(
+        self,
+        *,
+        namespace: str,
+        prefix: str,
+        store: str,
+        revision: str,
+        shipment: bytes,
+        pools: Mapping[str, Pool],
+    ) -> None:
+        self._namespace = namespace
+        self._prefix = prefix
+        self._store = store
+        self._revision = revision
+        self._pools = pools
+        self._shipment = untyped_ray().put(shipment)
+        self._handles: dict[str, Any] = {}
+        self._ends: dict[str, asyncio.Future[None]] = {}
+
+    def name_of(self, key: PoolKey, number: int) -> str:
+        pool, kind = key
+        return f"{self._prefix}:{pool}:{kind}:{number}"
+
+    async def start(self, name: str, key: PoolKey, gone: Callable[[], None]) -> None:
+        """See ``ExecutorFactory``. Raises whatever Ray raises, or ``BugError`` for an actor that isn't what was asked for."""
+        handle = await on_daemon_thread(self._make, name, key)
+        self._handles[name] = handle
+        refuse_retries(handle)
+        answer = handle.identify.options(concurrency_group=CONTROL).remote()
+        async with asyncio.timeout(ANSWER_S):
+            data = await asyncio.wrap_future(answer.future())
+        refuse_other(decode_identity(data), CLASSES[key[1]].__name__, self._store, self._revision, name)
+        self._watch(name, handle, gone)
+
+    async def end(self, name: str) -> None:
+        """See ``ExecutorFactory``. What its tools have started is ended first, while it still shows whose it is; its guard
+        sees to what is left or made meanwhile."""
+        handle = self._handles.pop(name, None)
+        if handle is None:
+            return
+        ended = self._ends.pop(name, None)
+        if ended is not None and not ended.done():
+            cleared = handle.clear.options(concurrency_group=CONTROL).remote()
+            either = [asyncio.wrap_future(cleared.future()), ended]
+            await asyncio.wait(either, timeout=CLEAR_S, return_when=asyncio.FIRST_COMPLETED)
+        await on_daemon_thread(untyped_ray().kill, handle, no_restart=True)
+
+    def _make(self, name: str, key: PoolKey) -> Any:
+        """The actor's handle, at once; the process comes up later. Blocks on the cluster's control service."""
+        pool, kind = key
+        declared = self._pools.get(pool, Pool())
+        options: dict[str, Any] = {"num_cpus": 0, **declared.ray_options}
+        options |= {
+            "name": name,
+            "namespace": self._namespace,
+            "max_restarts": 0,
+            "max_task_retries": 0,
+            "max_concurrency": declared.async_places + CONTROL_HEADROOM if kind == "async" else 1,
+            "enable_task_events": kind != "quick",
+        }
+        actor = untyped_ray().remote(concurrency_groups=GROUPS)(CLASSES[kind])
+        return actor.options(**options).remote(self._shipment, self._store, self._revision)
+
+    def _watch(self, name: str, handle: Any, gone: Callable[[], None]) -> None:
+        """A call that only ends with the process: Ray tells of an actor's death to whoever waits for an answer of it."""
+        loop = asyncio.get_running_loop()
+        ended = self._ends[name] = loop.create_future()
+
+        def tell() -> None:
+            if not ended.done():
+                ended.set_result(None)
+                gone()
+
+        def answered(_: object) -> None:
+            try:
+                loop.call_soon_threadsafe(tell)
+            except RuntimeError:
+                return  # the loop is closed, and nobody is left to tell
+
+        # Of a dead actor that is an error at once.
+        handle.linger.options(concurrency_group=WATCH).remote().future().add_done_callback(answered)
+
+
+def refuse_other(identity: ExecutorIdentity, class_name: str, store: str, revision: str, name: str) -> None:
+    """Raise unless an actor that was found by its name is what it should be: names may be anybody's."""
+    said = (identity.class_name, identity.store, identity.revision)
+    if said != (class_name, store, revision):
+        raise BugError("executor_identity", f"it says that it is {said}"[:300], path=name)
+    if identity.failure:
+        raise BugError("application_failed", f"it could not be loaded: {identity.failure}", path=name)
