@@ -22,6 +22,7 @@ from ..runtime.limits import Limits
 from ..runtime.policy import Policy
 from ..runtime.prices import PriceTable
 from .fit import Fit
+from .pool_spec import Pool
 from .run_options import ApplicationOptions, OnStop, Permissions, Tools
 
 if TYPE_CHECKING:
@@ -57,9 +58,18 @@ class Application:
     permissions: Permissions = frozenset()
     groups: Mapping[str, int] | None = None
     dependencies: Mapping[str, Any] | None = None
+    pools: Mapping[str, Pool] | None = None
     reference: str = field(default="")
 
-    def runtime(self, store: str, *, take_over: bool = False, reference: str = "") -> Runtime:
+    def runtime(
+        self,
+        store: str,
+        *,
+        take_over: bool = False,
+        reference: str = "",
+        ray: str | None = None,
+        name: str = "boundloop",
+    ) -> Runtime:
         """A ``Runtime`` of this application on ``store``. Raises as ``Runtime``."""
         from .client import Runtime
 
@@ -76,6 +86,9 @@ class Application:
             dependencies=self.dependencies,
             application=reference or self.reference,
             take_over=take_over,
+            ray=ray,
+            name=name,
+            pools=self.pools,
         )
 
     def start_options(self) -> ApplicationOptions:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import threading
+import contextlib
 from typing import Any, Final
 from uuid import uuid4
 
@@ -11,14 +11,14 @@ import click
 from ..eventstore.event_line import event_line
 from ..runtime.commands import CommandAnswer, Resume
 from ..runtime.errors import BoundloopError
-from ..runtime.events import AnyEvent, tag_of
-from ..runtime.state import State
+from ..runtime.events import tag_of
 from .application import Application, load_application, misfit
 from .cli_output import FAILED, LIMIT, OK, WAITING, Output, Refused
 from .cli_session import approver, error_of_answer, new_command_id, output_option
 from .cli_text import cut, plain, quoted, safe_json, safe_lines, safe_text, shown_json, span, when
 from .client import Runtime
 from .result import Result
+from .streaming import Committed
 
 TEXT_CHARS_MAX: Final = 120
 
@@ -29,6 +29,13 @@ _LIMIT_REASONS: Final = (
     "budget_cost",
     "deadline",
     "context_exhausted",
+)
+
+ray_option = click.option(
+    "--ray",
+    default=None,
+    metavar="WHERE",
+    help='On Ray: "local" starts it here, "require" or an address joins a cluster.',
 )
 
 
@@ -43,6 +50,7 @@ _LIMIT_REASONS: Final = (
     "--store", "store_url", envvar="BOUNDLOOP_STORE", default="", metavar="URL", help="Over the SPEC's."
 )
 @click.option("--take-over", is_flag=True, help="End another process that owns the store's file.")
+@ray_option
 @output_option
 def run(
     reference: str,
@@ -51,6 +59,7 @@ def run(
     operation_id: str | None,
     store_url: str,
     take_over: bool,
+    ray: str | None,
     output: Any,
 ) -> int:
     """Start a run of an application, or go on with one, and follow it.
@@ -67,7 +76,7 @@ def run(
             raise click.UsageError("name a store: --store URL, BOUNDLOOP_STORE, or the SPEC's own")
         if run_id is not None and (text is not None or operation_id is not None):
             raise click.UsageError("--resume goes on with a run that has its input and operation id")
-        with application.runtime(url, take_over=take_over, reference=reference) as runtime:
+        with application.runtime(url, take_over=take_over, reference=reference, ray=ray) as runtime:
             following = _Following(runtime, out, run_id or f"r_{uuid4().hex[:20]}")
             if run_id is None:
                 given = application.input if text is None else text
@@ -86,25 +95,29 @@ def run(
 
 
 class _Following:
-    """Prints the events of one run as they are committed, and waits for its rest."""
+    """Prints the events of one run as they are committed, by whichever process, and waits for its rest."""
 
     def __init__(self, runtime: Runtime, out: Output, run_id: str) -> None:
         self.runtime = runtime
         self.out = out
         self.run_id = run_id
-        self._committed = threading.Event()
-        runtime.watch(self._watch)
+        self.after_seq = 0
+        self._began_ms: int | None = None
 
-    def _watch(self, run_id: str, state: State, events: tuple[AnyEvent, ...], first_seq: int) -> None:
-        if run_id != self.run_id:
-            return
+    def began(self, at_ms: int, seq: int) -> None:
+        """Show times since then, and events after that."""
+        self._began_ms, self.after_seq = at_ms, seq
+
+    def _show(self, item: Committed) -> None:
+        self.after_seq = item.seq
+        if self._began_ms is None:
+            self._began_ms = item.at_ms
         if self.out.form == "table":
-            for seq, event in enumerate(events, first_seq):
-                call, text = event_line(event, TEXT_CHARS_MAX)
-                after = "+" + span(state.at_ms - state.started_at_ms)
-                line = f"{seq:>5}  {after:>9}  {tag_of(event):<18}  {cut(safe_text(call), 8):<6}  {safe_text(text)}"
-                self._print(line.rstrip())
-        self._committed.set()
+            call, text = event_line(item.event, TEXT_CHARS_MAX)
+            after = "+" + span(item.at_ms - self._began_ms)
+            tag = tag_of(item.event)
+            line = f"{item.seq:>5}  {after:>9}  {tag:<18}  {cut(safe_text(call), 8):<6}  {safe_text(text)}"
+            self._print(line.rstrip())
 
     def _print(self, line: str) -> None:
         heard = self.out.heard
@@ -118,12 +131,17 @@ class _Following:
     def to_rest(self) -> Result:
         """Block until the run ends, stops, or waits for a person. Other waits are waited through."""
         while True:
-            self._committed.clear()
+            for item in self.runtime.stream(self.run_id, after_seq=self.after_seq, until="rest"):
+                self._show(item)
             result = self.runtime.result(self.run_id)
             if result.status != "waiting" or result.waiting_for.startswith(("approval:", "person:")):
                 return result
             self.out.note(f"       waits for {safe_text(result.waiting_for)}")
-            self._committed.wait()
+            going_on = self.runtime.stream(self.run_id, after_seq=self.after_seq, until="stop")
+            with contextlib.closing(going_on):
+                for item in going_on:
+                    self._show(item)
+                    break
 
 
 def _start(application: Application, following: _Following, text: str, operation_id: str | None) -> None:
@@ -135,6 +153,7 @@ def _start(application: Application, following: _Following, text: str, operation
 def _go_on(following: _Following) -> None:
     runtime, run_id = following.runtime, following.run_id
     state = runtime.state(run_id)
+    following.began(state.started_at_ms, state.seq)
     why_not = misfit(runtime, state)
     if why_not:
         raise Refused("other_application", why_not, path=run_id)
