@@ -20,11 +20,13 @@ from ..eventstore.owner import live_owner
 from ..eventstore.process_identity import this_process
 from ..eventstore.remote import RemoteStore
 from ..eventstore.socket_client import SocketStore
+from ..eventstore.socket_protocol import Failure, failure_of
 from ..eventstore.submit import encode_answer
 from ..runtime.binding import PRODUCER
 from ..runtime.commands import decode_command
-from ..runtime.errors import StoreError
+from ..runtime.errors import BoundloopError, StoreError
 from ..runtime.state import State
+from .application import ApplicationError
 from .executors import ToolExecutors
 from .host import Host
 from .places import RemotePlaces
@@ -32,7 +34,14 @@ from .shipping import Shipment, unpack
 
 EXIT_HOST_LOST: Final = 71
 EXIT_OWNER_GONE: Final = 72
-EXIT_LINGERING: Final = 73
+EXIT_UNHEARD: Final = 73
+
+ADOPTIONS_MAX: Final = 16
+"""Runs that are taken up at the same time: as many as its connection has in work."""
+
+WORD_TRIES: Final = 5
+WORD_PAUSE_S: Final = 1.0
+"""How often the owner is told of a run that left. One that it never hears of would keep its seat for ever."""
 
 
 class Way(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,7 +60,7 @@ class ToolsWay(msgspec.Struct, frozen=True, kw_only=True):
     revision: str
 
 
-class Identity(msgspec.Struct, frozen=True, kw_only=True):
+class Identity(msgspec.Struct, frozen=True, kw_only=True, tag="identity"):
     """Who a run actor is; compared before anything is entrusted to it."""
 
     kind: str
@@ -62,6 +71,19 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
     pid: int
     pid_start: int
     boot_id: str
+
+
+class Submitted(msgspec.Struct, frozen=True, array_like=True):
+    """What came of an outside command: the encoded answer, nothing if the run isn't here, or what the host raised."""
+
+    answer: bytes | None = None
+    failure: Failure | None = None
+
+
+class NotOpened(msgspec.Struct, frozen=True, tag="not_opened"):
+    """Why a run actor can't work: what the application's code raised here."""
+
+    failure: Failure
 
 
 class LetGoMessage(msgspec.Struct, frozen=True, array_like=True):
@@ -88,11 +110,16 @@ class RunActor:
         self._host: Host | None = None
         self._store: RemoteStore | None = None
         self._adopted: set[str] = set()
+        self._refused: dict[str, BaseException] = {}
         self._words: set[asyncio.Task[None]] = set()
 
     async def open(self) -> bytes:
-        """Reach the store, register as a host and tell who this is (an encoded ``Identity``)."""
-        application = unpack(self._shipment)
+        """Reach the store, register as a host and tell who this is (an encoded ``Identity``), or why not (an encoded
+        ``NotOpened``)."""
+        try:
+            application = unpack(self._shipment)
+        except BaseException as error:  # a module may raise anything on import
+            return msgspec.msgpack.encode(NotOpened(failure_of(_faulty(error))))
         self._store = store = await self._reached()
         self._host = host = Host(
             store,
@@ -106,6 +133,7 @@ class RunActor:
         )
         host.executors = self._executors(application, store, host.host_id)
         host.parked_watchers.append(self._parked)
+        host.refused_watchers.append(self._refused.__setitem__)
         host.failed_watchers.append(lambda error: os._exit(EXIT_HOST_LOST))
         await store.switches()
         await host.open()
@@ -149,35 +177,46 @@ class RunActor:
             dependencies=application.dependencies,
         )
 
-    async def adopt(self, run_ids: Sequence[str]) -> list[str]:
-        """Take these runs up; those that it took."""
+    async def adopt(self, run_ids: Sequence[str]) -> dict[str, str]:
+        """Take these runs up. Those that it didn't take, with the reason; empty if somebody else has it."""
+        room = asyncio.Semaphore(ADOPTIONS_MAX)
+
+        async def adopted(run_id: str) -> str | None:
+            async with room:
+                return await self._adopt(run_id)
+
+        reasons = await asyncio.gather(*(adopted(run_id) for run_id in run_ids))
+        return {run_id: why for run_id, why in zip(run_ids, reasons, strict=True) if why is not None}
+
+    async def _adopt(self, run_id: str) -> str | None:
+        """None: taken."""
         host = self._opened()
-        taken: list[str] = []
-        for run_id in run_ids:
-            self._adopted.add(run_id)
-            try:
-                took = await host.take_up(run_id)
-            except StoreError as error:
-                self._adopted.discard(run_id)
-                self._end_if_owner_is_gone(error)
-                continue
-            if took:
-                taken.append(run_id)
-            else:
-                self._adopted.discard(run_id)
-        return taken
+        self._adopted.add(run_id)
+        try:
+            if await host.take_up(run_id):
+                return None
+        except StoreError as error:
+            self._end_if_owner_is_gone(error)
+        self._adopted.discard(run_id)
+        why = self._refused.pop(run_id, None)
+        failure = host.failures.pop(run_id, why)
+        return "" if failure is None else _text_of(failure)
 
     async def nudge(self, run_ids: Sequence[str]) -> None:
         """What these runs wait for may have changed."""
         for run_id in run_ids:
             self._opened().nudge(run_id)
 
-    async def submit(self, run_id: str, command: bytes) -> bytes | None:
-        """The encoded answer to an encoded outside command; None if the run isn't here."""
-        host = self._opened()
-        if host.hosted(run_id) is None:
-            return None
-        return encode_answer(await host.submit(run_id, decode_command(command)))
+    async def submit(self, run_id: str, command: bytes) -> bytes:
+        """An encoded outside command to its encoded ``Submitted``."""
+        submitted = Submitted()
+        try:
+            host = self._opened()
+            if host.hosted(run_id) is not None:
+                submitted = Submitted(encode_answer(await host.submit(run_id, decode_command(command))))
+        except BoundloopError as error:
+            submitted = Submitted(failure=failure_of(error))
+        return msgspec.msgpack.encode(submitted)
 
     async def statistics(self) -> dict[str, int]:
         """Counts of this process, for tests and doctors: runs, tasks, threads, open files."""
@@ -198,6 +237,7 @@ class RunActor:
     async def drain(self) -> None:
         """Put all runs down, ready for others, and give up the owner row."""
         host, self._host = self._opened(), None
+        self._adopted.clear()  # each is told of by the row that is dropped
         await host.close()
         if self._store is not None:
             await self._store.close()
@@ -216,7 +256,7 @@ class RunActor:
         word = LetGoMessage(
             self._name,
             run_id,
-            "" if failure is None else f"{type(failure).__name__}: {failure}"[:500],
+            "" if failure is None else _text_of(failure),
             host.executors.lingers(run_id),
         )
         task = asyncio.get_running_loop().create_task(self._tell(word))
@@ -225,10 +265,17 @@ class RunActor:
 
     async def _tell(self, word: LetGoMessage) -> None:
         assert self._store is not None
-        try:
-            await self._store.ask("let_go", msgspec.msgpack.encode(word))
-        except StoreError as error:
-            self._end_if_owner_is_gone(error)
+        for _ in range(WORD_TRIES):
+            try:
+                await self._store.ask("let_go", msgspec.msgpack.encode(word))
+            except StoreError as error:
+                if self._host is None:
+                    return  # it closes
+                self._end_if_owner_is_gone(error)
+                await asyncio.sleep(WORD_PAUSE_S)
+            else:
+                return
+        os._exit(EXIT_UNHEARD)
 
     def _end_if_owner_is_gone(self, error: StoreError) -> None:
         if error.code in ("owner_gone", "store_closed"):
@@ -260,6 +307,18 @@ class StoreMessenger:
     async def identify(self) -> tuple[str, str, str, str]:
         """(kind, producer revision, path of the file, node)."""
         return "store_messenger", PRODUCER, self._path, node_here()
+
+
+def _text_of(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"[:500]
+
+
+def _faulty(error: BaseException) -> BoundloopError:
+    if isinstance(error, BoundloopError):
+        return error
+    return ApplicationError(
+        "application_code", f"it can't be loaded in another process: {_text_of(error)}", path="application"
+    )
 
 
 def node_here() -> str:

@@ -17,12 +17,22 @@ from typing import Any, Final
 import msgspec
 
 from ..eventstore.process_identity import start_of, this_process
+from ..eventstore.socket_protocol import error_of
 from ..eventstore.submit import decode_answer
 from ..runtime.binding import PRODUCER
 from ..runtime.commands import CommandAnswer, OutsideCommand, encode_command
 from ..runtime.errors import BugError, StoreError
 from .ray_cluster import NAMESPACE
-from .ray_run_actor import RUN_ACTOR, Identity, RunActor, StoreMessenger, ToolsWay, Way
+from .ray_run_actor import (
+    RUN_ACTOR,
+    Identity,
+    NotOpened,
+    RunActor,
+    StoreMessenger,
+    Submitted,
+    ToolsWay,
+    Way,
+)
 
 CONCURRENCY_MAX: Final = 2_000
 """Calls at once in one run actor: adoptions, commands and nudges are short, ``gone`` is one that never ends."""
@@ -48,16 +58,17 @@ class RayRunActor:
     def __init__(self, handle: Any, identity: Identity) -> None:
         self._handle = handle
         self.identity = identity
+        self._killed = False
 
     @property
     def host_id(self) -> str:
         """Its host's id in the store."""
         return self.identity.host_id
 
-    async def adopt(self, run_ids: Sequence[str]) -> list[str]:
+    async def adopt(self, run_ids: Sequence[str]) -> dict[str, str]:
         """See ``RunActorHandle``."""
-        taken: list[str] = await self._handle.adopt.remote(list(run_ids))
-        return taken
+        refused: dict[str, str] = await self._handle.adopt.remote(list(run_ids))
+        return refused
 
     async def nudge(self, run_ids: Sequence[str]) -> None:
         """See ``RunActorHandle``."""
@@ -65,8 +76,11 @@ class RayRunActor:
 
     async def submit(self, run_id: str, command: OutsideCommand) -> CommandAnswer | None:
         """See ``RunActorHandle``."""
-        answer: bytes | None = await self._handle.submit.remote(run_id, encode_command(command))
-        return None if answer is None else decode_answer(answer)
+        data: bytes = await self._handle.submit.remote(run_id, encode_command(command))
+        submitted = msgspec.msgpack.decode(data, type=Submitted)
+        if submitted.failure is not None:
+            raise error_of(submitted.failure)
+        return None if submitted.answer is None else decode_answer(submitted.answer)
 
     async def statistics(self) -> dict[str, int]:
         """See ``RunActor.statistics``."""
@@ -83,10 +97,14 @@ class RayRunActor:
             await self._handle.gone.remote()
 
     def kill(self) -> None:
-        """By Ray; and, where it is a process of this machine and still there a while later, by its pid: one that was
-        stopped doesn't hear Ray."""
+        """By Ray; and, where it is a process of this machine and still there a while later or when asked again, by its
+        pid: one that was stopped doesn't hear Ray."""
         import ray
 
+        if self._killed:
+            end_process(self.identity)
+            return
+        self._killed = True
         with contextlib.suppress(Exception):
             ray.kill(self._handle, no_restart=True)
         asyncio.get_running_loop().call_later(KILL_AGAIN_S, end_process, self.identity)
@@ -105,8 +123,8 @@ def end_process(identity: Identity) -> None:
 async def make_run_actor(
     name: str, *, shipment: bytes, way: Way, messenger: Any, tools: ToolsWay
 ) -> RayRunActor:
-    """Make and open one. Raises ``TimeoutError`` after ``OPEN_S`` and whatever Ray or the application's import raises;
-    nothing is left behind then."""
+    """Make and open one. Raises ``TimeoutError`` after ``OPEN_S``, ``ApplicationError`` if the application's code fails
+    there, and whatever Ray raises; nothing is left behind then."""
     import ray
 
     actor_class: Any = ray.remote(RunActor)
@@ -116,7 +134,9 @@ async def make_run_actor(
     try:
         _insist_on_no_retries(handle)
         async with asyncio.timeout(OPEN_S):
-            identity = msgspec.msgpack.decode(await handle.open.remote(), type=Identity)
+            identity = msgspec.msgpack.decode(await handle.open.remote(), type=Identity | NotOpened)
+        if isinstance(identity, NotOpened):
+            raise error_of(identity.failure)
         if (identity.kind, identity.name, identity.producer) != (RUN_ACTOR, name, PRODUCER):
             raise StoreError(
                 "other_actor", f"{identity.kind} {identity.producer} answers to this name", path=name

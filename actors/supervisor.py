@@ -21,16 +21,29 @@ from .seats import Seating, Waiting
 START_BACKOFF_S: Final = (0.0, 0.5, 1.0, 2.0, 5.0, 15.0)
 """Pauses after so many seats in a row that could not be made."""
 
+START_FAILURES_TOLD: Final = 3
+"""After so many, with no seat open, whoever waits for a run is told; it is still tried again."""
+
+SHORT_LIFE_S: Final = 5.0
+"""A run actor that dies so soon without a run counts as one that could not be made."""
+
 DRAIN_S: Final = 8.0
 """How long a run actor may take to put its runs down before it is killed."""
+
+END_S: Final = 1.0
+"""How long a killed one may take to be gone before it is killed by the hardest means there are."""
 
 REAP_EVERY_S: Final = 2.0
 
 ANSWER_S: Final = 20.0
-"""How long a run actor may take over one question; one that is stopped is found out by its owner row."""
+"""How long a run actor may take over one question; one that is stopped is found out by its owner row before."""
+
+ADOPT_S: Final = 60.0
+ADOPT_RUNS_MAX: Final = 100
+"""Runs in one question to a run actor."""
 
 REFUSALS_MAX: Final = 3
-"""A run that so many run actors in a row would not take is left alone until somebody touches it."""
+"""A free run that so many run actors in a row would not take is left alone until somebody touches it."""
 
 
 class RunActorHandle(Protocol):
@@ -39,14 +52,14 @@ class RunActorHandle(Protocol):
     @property
     def host_id(self) -> str: ...
 
-    async def adopt(self, run_ids: Sequence[str]) -> list[str]:
-        """Take these runs up; those that it took."""
+    async def adopt(self, run_ids: Sequence[str]) -> dict[str, str]:
+        """Take these runs up. Gives those that it didn't take, with the reason; empty if somebody else has it."""
         ...
 
     async def nudge(self, run_ids: Sequence[str]) -> None: ...
 
     async def submit(self, run_id: str, command: OutsideCommand) -> CommandAnswer | None:
-        """None: it doesn't have the run."""
+        """None: it doesn't have the run. Raises ``BoundloopError`` for what its host raised."""
         ...
 
     async def drain(self) -> None:
@@ -58,7 +71,7 @@ class RunActorHandle(Protocol):
         ...
 
     def kill(self) -> None:
-        """End the process now. Harmless when it has ended."""
+        """End the process now; asked again, by the hardest means there are. Harmless when it has ended."""
         ...
 
 
@@ -78,8 +91,23 @@ MakeRunActor = Callable[[str, bool], Awaitable[RunActorHandle]]
 """(name, dense) -> a run actor that is registered with the store and waits for runs."""
 
 
+class _Held:
+    """An open seat's actor. ``cleared`` is set once its runs are free for others."""
+
+    __slots__ = ("cleared", "handle", "opened_at", "put_down", "used")
+
+    def __init__(self, handle: RunActorHandle, opened_at: float) -> None:
+        self.handle = handle
+        self.opened_at = opened_at
+        self.used = False
+        self.put_down = False
+        self.cleared = asyncio.Event()
+
+
 class Supervisor:
-    """On the owner's loop. ``look``: the owner's host is to look for ready runs again."""
+    """On the owner's loop. ``look``: the owner's host is to look for ready runs again. ``leave_alone``: a run that can't go
+    on here. ``watch``: hears of each run that was let go of, and why if it failed. ``host_gone``: hears of each host that
+    died."""
 
     def __init__(
         self,
@@ -103,15 +131,18 @@ class Supervisor:
         self._leave_alone = leave_alone
         self._host_gone = host_gone
         self._watch = watch
-        self._actors: dict[str, RunActorHandle] = {}
+        self._actors: dict[str, _Held] = {}
+        self._adopting: dict[str, asyncio.Task[None]] = {}
         self._suspects: set[str] = set()
         self._refusals: dict[str, int] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._clearing: set[asyncio.Task[None]] = set()
         self._number = 0
         self._failures = 0
         self._closing = False
         self._kick_asked = False
         self._loop = asyncio.get_running_loop()
+        self.trouble: BoundloopError | None = None
         self.deaths = 0
 
     async def open(self) -> None:
@@ -120,13 +151,25 @@ class Supervisor:
         self.kick()
 
     async def close(self) -> None:
-        """Drain every run actor, then end it."""
+        """Drain every run actor, then end it. Takes ``DRAIN_S`` + ``END_S`` and little more at most."""
         self._closing = True
         for task in tuple(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await asyncio.gather(*(self._drained(actor) for actor in self._actors.values()))
+        await asyncio.gather(*(self._ended(held) for held in self._actors.values()))
         self._actors.clear()
+        if self._clearing:
+            await asyncio.wait(self._clearing, timeout=END_S)
+
+    async def _ended(self, held: _Held) -> None:
+        await self._drained(held)
+        if not held.put_down:
+            await self._dropped(held.handle.host_id)
+        try:
+            async with asyncio.timeout(END_S):
+                await self._quietly(held.handle.gone())
+        except TimeoutError:
+            held.handle.kill()
 
     # --- Elsewhere, for the owner's host -------------------------------------------------------------------------
 
@@ -155,36 +198,37 @@ class Supervisor:
 
     def nudge(self, run_id: str) -> None:
         """Passed on to the run actor that has the run."""
-        actor = self._actor_of(run_id)
-        if actor is not None:
-            self._begin(self._quietly(actor.nudge([run_id])))
+        held = self._held(run_id)
+        if held is not None:
+            self._begin(self._quietly(held.handle.nudge([run_id])))
 
     async def submit(self, run_id: str, command: OutsideCommand) -> CommandAnswer | None:
         """Asked of the run actor that has the run. One that is gone meanwhile may have accepted the command: whoever
-        decides next knows it by its id."""
-        actor = self._actor_of(run_id)
-        if actor is None:
-            return None
+        decides next knows it by its id. Raises ``StoreError`` (``host_silent``), and what the run's host raises."""
         try:
             async with asyncio.timeout(ANSWER_S):
-                return await actor.submit(run_id, command)
-        except BoundloopError:
-            raise
+                return await self._submitted(run_id, command)
         except TimeoutError as error:
             raise StoreError(
                 "host_silent", "the run's host does not answer; submit again under the same id", path=run_id
             ) from error
-        except Exception:
-            await self._until_gone(run_id)
-            return None
 
-    async def _until_gone(self, run_id: str) -> None:
-        """A seat whose process ended is cleared by its watcher, at once or nearly so."""
-        name = self.seating.seat_of.get(run_id)
-        for _ in range(100):
-            if name is None or name not in self.seating.seats:
-                return
-            await asyncio.sleep(0.05)
+    async def _submitted(self, run_id: str, command: OutsideCommand) -> CommandAnswer | None:
+        while (held := self._held(run_id)) is not None:
+            adopting = self._adopting.get(run_id)
+            try:
+                answer = await held.handle.submit(run_id, command)
+            except BoundloopError:
+                raise
+            except Exception:
+                held.handle.kill()  # it is dead, or as good as
+                await held.cleared.wait()
+                return None
+            if answer is not None or adopting is None:
+                return answer
+            # It was about to take the run up, and holds it in the store perhaps: it is asked again when it has.
+            await asyncio.wait((adopting,))
+        return None
 
     # --- what run actors say ---------------------------------------------------------------------------------------
 
@@ -204,7 +248,20 @@ class Supervisor:
             # Something of that run still lives in the process: it isn't given another one.
             self._retire(word.seat)
         self.kick()
-        self._look()
+        self._begin(self._look_if_due(word.run_id))
+
+    async def _look_if_due(self, run_id: str) -> None:
+        """While the run had its seat, whatever made it ready was passed over; and a timer of it is news to the host. The
+        host's look costs what is ready, so it isn't asked for each run that ends."""
+        row = await self._row(run_id)
+        if row is None or row.ready or row.index.wake_at_ms is not None:
+            self._look()
+
+    async def _row(self, run_id: str) -> RunRow | None:
+        try:
+            return await self._store.run(run_id)
+        except StoreError:
+            return None
 
     # --- seats -----------------------------------------------------------------------------------------------------
 
@@ -223,7 +280,8 @@ class Supervisor:
         for run_id, name in assigned.sit:
             by_seat.setdefault(name, []).append(run_id)
         for name, run_ids in by_seat.items():
-            self._begin(self._adopt(name, run_ids))
+            for at in range(0, len(run_ids), ADOPT_RUNS_MAX):
+                self._begin_adoption(name, run_ids[at : at + ADOPT_RUNS_MAX])
         for dense, count in ((False, assigned.start_solo), (True, assigned.start_dense)):
             for _ in range(count):
                 self._number += 1
@@ -234,55 +292,102 @@ class Supervisor:
             self._retire(name)
 
     async def _start(self, name: str, dense: bool) -> None:
-        await asyncio.sleep(START_BACKOFF_S[min(self._failures, len(START_BACKOFF_S) - 1)])
         try:
-            actor = await self._make(name, dense)
+            await asyncio.sleep(START_BACKOFF_S[min(self._failures, len(START_BACKOFF_S) - 1)])
+            handle = await self._make(name, dense)
         except asyncio.CancelledError:
             self.seating.gone(name)
             raise
-        except Exception:
-            self._failures += 1
+        except Exception as error:
             self.seating.gone(name)
-            logging.getLogger(__name__).exception("run actor %s could not be made", name)
+            self._not_made(name, error)
             self.kick()
             return
-        self._failures = 0
-        self._actors[name] = actor
+        held = self._actors[name] = _Held(handle, self._loop.time())
+        self.trouble = None
         self.seating.opened(name)
-        self._begin(self._watch_over(name, actor))
+        self._begin(self._watch_over(name, held))
         self.kick()
 
-    async def _adopt(self, name: str, run_ids: list[str]) -> None:
-        actor = self._actors.get(name)
-        if actor is None:
+    def _not_made(self, name: str, error: Exception) -> None:
+        self._failures += 1
+        logging.getLogger(__name__).warning("run actor %s could not be made: %s", name, str(error)[:500])
+        if self._failures < START_FAILURES_TOLD or self.seating.open_seats:
             return
-        try:
-            taken = frozenset(await actor.adopt(run_ids))
-        except Exception:
-            return  # its watcher gives its runs back
+        if not isinstance(error, BoundloopError):
+            error = StoreError("no_run_actors", f"run actors can't be made: {error}"[:500], path=name)
+        self.trouble = error
+        for run_id in self.seating.queued_runs():
+            self._watch(run_id, error)
+
+    def _begin_adoption(self, name: str, run_ids: list[str]) -> None:
+        held = self._actors.get(name)
+        if held is None:
+            return  # cleared in this very turn: its runs are on their way back
+        held.used = True
+        self._failures = 0
+        task = self._begin(self._adopt(name, held, run_ids))
+        self._adopting.update(dict.fromkeys(run_ids, task))
+        task.add_done_callback(lambda _: self._adopted(run_ids, task))
+
+    def _adopted(self, run_ids: list[str], task: asyncio.Task[None]) -> None:
         for run_id in run_ids:
-            if run_id not in taken and self.seating.seat_of.get(run_id) == name:
-                self._not_taken(run_id)
-        self.kick()
+            if self._adopting.get(run_id) is task:
+                del self._adopting[run_id]
 
-    def _not_taken(self, run_id: str) -> None:
-        """Somebody else has it, it can't be read, or it isn't this application's."""
-        self.seating.got_up(run_id)
-        refusals = self._refusals[run_id] = self._refusals.get(run_id, 0) + 1
-        if refusals >= REFUSALS_MAX:
-            del self._refusals[run_id]
-            self._leave_alone(run_id, StoreError("not_taken", "no run actor takes this run", path=run_id))
-        self._look()
+    async def _adopt(self, name: str, held: _Held, run_ids: list[str]) -> None:
+        try:
+            async with asyncio.timeout(ADOPT_S):
+                refused = await held.handle.adopt(run_ids)
+        except Exception:  # dead, or of no use: its watcher gives its runs back
+            held.handle.kill()
+            return
+        for run_id, why in refused.items():
+            if self.seating.seat_of.get(run_id) == name:
+                self.seating.got_up(run_id)
+                await self._not_taken(run_id, why)
+        if refused:
+            self.kick()
 
-    async def _watch_over(self, name: str, actor: RunActorHandle) -> None:
-        await self._quietly(actor.gone())
-        self._actors.pop(name, None)
-        actor.kill()  # what Ray thinks dead may live
-        self.deaths += 1
+    async def _not_taken(self, run_id: str, why: str) -> None:
+        """It isn't this application's or can't be read; or somebody else had it, and then it is found again when it is
+        free. A free run that nobody takes is left alone in the end."""
+        row = await self._row(run_id)
+        refusals = self._refusals.pop(run_id, 0) + 1
+        if why or (row is not None and not row.owner and row.ready and refusals >= REFUSALS_MAX):
+            why = why or "no run actor takes this run"
+            self._leave_alone(run_id, StoreError("not_taken", why, path=run_id))
+        elif row is None or (row.ready and not row.owner):
+            self._refusals[run_id] = refusals
+            self._look()
+        else:
+            self._suspects.discard(run_id)
+            self._look()
+
+    async def _watch_over(self, name: str, held: _Held) -> None:
+        await self._quietly(held.handle.gone(), timeout_s=None)
+        self._clear(name, held)
+
+    def _clear(self, name: str, held: _Held) -> None:
+        """The process is gone, or cut off: its runs go to others. Done once."""
+        if self._actors.get(name) is not held:
+            return
+        del self._actors[name]
+        held.handle.kill()  # what Ray thinks dead may live
         runs = self.seating.gone(name)
-        self._suspects.update(runs)
-        self._host_gone(actor.host_id)
-        await self._dropped(actor.host_id)
+        if not held.put_down:
+            self.deaths += 1
+            self._suspects.update(runs)
+            if not held.used and self._loop.time() - held.opened_at < SHORT_LIFE_S:
+                self._not_made(name, StoreError("short_lived", "a run actor died idle", path=name))
+        task = self._loop.create_task(self._freed(held))
+        self._clearing.add(task)
+        task.add_done_callback(self._clearing.discard)
+
+    async def _freed(self, held: _Held) -> None:
+        self._host_gone(held.handle.host_id)
+        await self._dropped(held.handle.host_id)
+        held.cleared.set()
         self.kick()
         self._look()
 
@@ -295,46 +400,51 @@ class Supervisor:
 
     def _retire(self, name: str) -> None:
         self.seating.leaving(name)
-        actor = self._actors.get(name)
-        if actor is not None:
-            self._begin(self._drained(actor))
+        held = self._actors.get(name)
+        if held is not None:
+            self._begin(self._drained(held))
 
-    async def _drained(self, actor: RunActorHandle) -> None:
+    async def _drained(self, held: _Held) -> None:
         try:
             async with asyncio.timeout(DRAIN_S):
-                await actor.drain()
+                await held.handle.drain()
+            held.put_down = True
         except Exception:
             logging.getLogger(__name__).debug("a run actor did not drain", exc_info=True)
         finally:
-            actor.kill()
+            held.handle.kill()
 
     async def _reap(self) -> None:
-        """Run actors whose owner row is gone or expired are cut off or stopped: they are killed."""
+        """Run actors whose owner row is gone or expired are cut off or stopped: they are killed, and their runs are given
+        to others without waiting for their end."""
         while True:
             await asyncio.sleep(REAP_EVERY_S)
+            known = tuple(self._actors.items())
             try:
                 now_ms = self._store.now_ms()
                 valid = {row.host_id for row in await self._store.hosts() if row.expires_at_ms > now_ms}
             except StoreError:
                 continue
-            for actor in tuple(self._actors.values()):
-                if actor.host_id not in valid:
-                    actor.kill()
+            for name, held in known:
+                if held.handle.host_id not in valid:
+                    self._clear(name, held)
 
     # --- small things ------------------------------------------------------------------------------------------------
 
-    def _actor_of(self, run_id: str) -> RunActorHandle | None:
+    def _held(self, run_id: str) -> _Held | None:
         name = self.seating.seat_of.get(run_id)
         return None if name is None else self._actors.get(name)
 
-    async def _quietly(self, work: Awaitable[object]) -> None:
+    async def _quietly(self, work: Awaitable[object], *, timeout_s: float | None = ANSWER_S) -> None:
         """Whatever this raises, its watcher hears of the death."""
         try:
-            await work
+            async with asyncio.timeout(timeout_s):
+                await work
         except Exception:
             return
 
-    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+    def _begin(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
