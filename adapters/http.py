@@ -11,6 +11,7 @@ import asyncio
 import ssl
 import time
 import zlib
+from collections import deque
 from collections.abc import Mapping
 from typing import Final
 from weakref import WeakKeyDictionary
@@ -27,8 +28,8 @@ KEEPALIVE_S: Final = 5.0
 CONNECT_MS_MAX: Final = 10_000
 """How long making a connection may take, within the request's own deadline."""
 
-POOL_CONNECTIONS: Final = 64
-"""Connections a pool: what a pool does for a request costs time in proportion to its connections, so there are several."""
+RETIRED_AT_ONCE: Final = 4
+"""How many connections that nobody used for ``KEEPALIVE_S`` a request closes on its way."""
 
 
 class HttpReply(msgspec.Struct, frozen=True, gc=False):
@@ -58,10 +59,13 @@ class _Cut(Exception):
         self.failed = failed
 
 
+_TIMEOUT: Final = HttpFailed("timeout", "no answer in time")
+_POOL_TIMEOUT: Final = HttpFailed("pool_timeout", "no connection was free in time", unsent=True)
+
 FAILURES: Final[tuple[tuple[type[Exception], HttpFailed], ...]] = (
     (httpx.ConnectTimeout, HttpFailed("connect_timeout", "no connection in time", unsent=True)),
-    (httpx.PoolTimeout, HttpFailed("pool_timeout", "no connection was free in time", unsent=True)),
-    (httpx.TimeoutException, HttpFailed("timeout", "no answer in time")),
+    (httpx.PoolTimeout, _POOL_TIMEOUT),
+    (httpx.TimeoutException, _TIMEOUT),
     (httpx.ProxyError, HttpFailed("proxy", "the proxy refused", unsent=True)),
     (httpx.ConnectError, HttpFailed("connect", "no connection", unsent=True)),
     (
@@ -101,7 +105,7 @@ class HttpClient:
         if response_bytes_max < 1:
             raise DeclarationError("response_bytes_max", "at least 1", path="response_bytes_max")
         self._settings = (connections_max, response_bytes_max, trust_env, ca_file)
-        self._open: WeakKeyDictionary[asyncio.AbstractEventLoop, _Pools] = WeakKeyDictionary()
+        self._open: WeakKeyDictionary[asyncio.AbstractEventLoop, _Lanes] = WeakKeyDictionary()
 
     def __reduce__(self) -> tuple[object, ...]:
         return _restore, self._settings
@@ -112,49 +116,50 @@ class HttpClient:
         """Send once. Everything, from waiting for a connection to the last byte, is over within ``timeout_ms`` by the
         monotonic clock. Cancelling closes the connection."""
         began = time.monotonic()
+        lanes = self._lanes()
+        lane: httpx.AsyncClient | None = None
+        whole = False
         try:
             async with asyncio.timeout(timeout_ms / 1_000):
-                status, answer_headers, answer = await self._exchange(url, headers, body, timeout_ms)
+                lane = await lanes.take()
+                status, answer_headers, answer = await self._exchange(lane, url, headers, body, timeout_ms)
+                whole = True
         except TimeoutError:
-            failed = HttpFailed("timeout", "no answer in time")
+            failed = _POOL_TIMEOUT if lane is None else _TIMEOUT
         except _Cut as error:
             failed = error.failed
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             failed = _meaning(error)
         else:
             return HttpReply(status, answer_headers, answer, _since_ms(began))
+        finally:
+            if lane is not None:
+                lanes.give_back(lane, whole=whole)
         return msgspec.structs.replace(failed, total_ms=_since_ms(began))
 
     async def close(self) -> None:
         """Give back the running loop's connections. Idempotent; a later request opens new ones."""
-        pools = self._open.pop(asyncio.get_running_loop(), None)
-        if pools is not None:
-            await pools.close()
+        lanes = self._open.pop(asyncio.get_running_loop(), None)
+        if lanes is not None:
+            await lanes.close()
 
     async def _exchange(
-        self, url: str, headers: Mapping[str, str], body: bytes, timeout_ms: int
+        self, lane: httpx.AsyncClient, url: str, headers: Mapping[str, str], body: bytes, timeout_ms: int
     ) -> tuple[int, dict[str, str], bytes]:
-        pools = self._pools()
-        pool = pools.least_busy()
-        connect_s = min(CONNECT_MS_MAX, timeout_ms) / 1_000
         # Only connecting has a bound of its own: reads and writes end with the deadline, however the bytes drip.
-        timeout = httpx.Timeout(None, connect=connect_s)
-        pools.busy[pool] += 1
-        try:
-            async with pool.stream("POST", url, headers=headers, content=body, timeout=timeout) as reply:
-                answer = await _capped(reply, self._settings[1])
-                names = {name.lower(): value for name, value in reply.headers.items()}
-                return reply.status_code, names, answer
-        finally:
-            pools.busy[pool] -= 1
+        timeout = httpx.Timeout(None, connect=min(CONNECT_MS_MAX, timeout_ms) / 1_000)
+        async with lane.stream("POST", url, headers=headers, content=body, timeout=timeout) as reply:
+            answer = await _capped(reply, self._settings[1])
+            names = {name.lower(): value for name, value in reply.headers.items()}
+            return reply.status_code, names, answer
 
-    def _pools(self) -> _Pools:
+    def _lanes(self) -> _Lanes:
         loop = asyncio.get_running_loop()
-        pools = self._open.get(loop)
-        if pools is None:
+        lanes = self._open.get(loop)
+        if lanes is None:
             connections_max, _bytes, trust_env, ca_file = self._settings
-            pools = self._open[loop] = _Pools(connections_max, trust_env=trust_env, ca_file=ca_file)
-        return pools
+            lanes = self._open[loop] = _Lanes(connections_max, trust_env=trust_env, ca_file=ca_file)
+        return lanes
 
 
 def _restore(
@@ -168,33 +173,59 @@ def _restore(
     )
 
 
-class _Pools:
-    """The connection pools of one loop."""
+class _Lanes:
+    """One connection each, the one used last taken first.
+
+    A pool of many connections looks at all of them for each request; at two hundred that costs more than the request.
+    """
 
     def __init__(self, connections_max: int, *, trust_env: bool, ca_file: str | None) -> None:
-        tls = ssl.create_default_context(cafile=ca_file) if ca_file else httpx.create_ssl_context()
-        count = -(-connections_max // POOL_CONNECTIONS)
-        shares = [connections_max // count + (number < connections_max % count) for number in range(count)]
-        self.busy: dict[httpx.AsyncClient, int] = {
-            httpx.AsyncClient(
-                verify=tls,
-                trust_env=trust_env,
-                follow_redirects=False,
-                limits=httpx.Limits(max_connections=share, keepalive_expiry=KEEPALIVE_S),
-            ): 0
-            for share in shares
-        }
+        self._tls = ssl.create_default_context(cafile=ca_file) if ca_file else httpx.create_ssl_context()
+        self._trust_env = trust_env
+        self._free: deque[tuple[float, httpx.AsyncClient]] = deque()
+        self._room = asyncio.Semaphore(connections_max)
+        self._closing: set[asyncio.Task[None]] = set()
+        self._closed = False
 
-    def least_busy(self) -> httpx.AsyncClient:
-        """The pool to take. Filling one after the other keeps few connections warm instead of many cold."""
-        for pool, busy in self.busy.items():
-            if busy < POOL_CONNECTIONS:
-                return pool
-        return min(self.busy, key=self.busy.__getitem__)
+    async def take(self) -> httpx.AsyncClient:
+        """A lane of one's own, once there is one. Cancelled while it waits, nothing is taken."""
+        await self._retire()
+        await self._room.acquire()
+        return self._free.pop()[1] if self._free else self._new()
+
+    def give_back(self, lane: httpx.AsyncClient, *, whole: bool) -> None:
+        """``whole``: its answer was read to the end. Otherwise its connection is closed, also after a cancel, and nothing
+        of it is used again."""
+        if whole and not self._closed:
+            self._free.append((time.monotonic(), lane))
+        else:
+            closing = asyncio.get_running_loop().create_task(lane.aclose())
+            self._closing.add(closing)
+            closing.add_done_callback(self._closing.discard)
+        self._room.release()
 
     async def close(self) -> None:
-        for pool in self.busy:
-            await pool.aclose()
+        """Close what is free; what is out is closed when its request ends."""
+        self._closed = True
+        while self._free:
+            await self._free.pop()[1].aclose()
+        await asyncio.gather(*self._closing, return_exceptions=True)
+
+    async def _retire(self) -> None:
+        """Close a few lanes that weren't needed for a while."""
+        stale = time.monotonic() - KEEPALIVE_S
+        for _ in range(RETIRED_AT_ONCE):
+            if len(self._free) < 2 or self._free[0][0] > stale:
+                return
+            await self._free.popleft()[1].aclose()
+
+    def _new(self) -> httpx.AsyncClient:
+        return httpx.AsyncClient(
+            verify=self._tls,
+            trust_env=self._trust_env,
+            follow_redirects=False,
+            limits=httpx.Limits(max_connections=1, keepalive_expiry=KEEPALIVE_S),
+        )
 
 
 def _meaning(error: Exception) -> HttpFailed:

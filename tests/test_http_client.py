@@ -189,6 +189,29 @@ def test_cancelling_closes_the_connection() -> None:
     asyncio.run(run())
 
 
+def test_a_lane_whose_answer_broke_is_as_good_as_new() -> None:
+    async def run() -> list[Answer]:
+        async def speak(heard: Heard) -> None:
+            number = len(listening.heard)
+            if number == 1:
+                await heard.say(http(b"x", length=50))
+                await heard.until_closed()
+            elif number == 2:
+                heard.cut()
+            else:
+                await heard.say(http(BODY))
+
+        client = HttpClient(connections_max=1)
+        async with speaking(speak) as listening:
+            answers = [await client.post(listening.url, {}, b"{}", timeout_ms=300) for _ in range(4)]
+        await client.close()
+        return answers
+
+    broken, lost, *well = asyncio.run(run())
+    assert (failed(broken).code, failed(lost).code) == ("timeout", "connection_lost")
+    assert all(isinstance(answer, HttpReply) for answer in well)
+
+
 # --- size -------------------------------------------------------------------------------------------------------------
 
 
@@ -291,7 +314,9 @@ def test_connections_are_bounded_and_waiting_for_one_counts() -> None:
         return list(answers), opened[1]
 
     answers, most = asyncio.run(run())
-    assert [failed(answer).code for answer in answers] == ["timeout"] * 5
+    codes = [failed(answer).code for answer in answers]
+    assert set(codes) == {"timeout", "pool_timeout"}
+    assert [failed(answer).unsent for answer in answers] == [code == "pool_timeout" for code in codes]
     assert most == 2
 
 
