@@ -46,7 +46,7 @@ from ..runtime.toolbox import Toolbox
 from .checks import Gate
 from .driver import RunDriver
 from .execution import Report
-from .executors import Executors
+from .executors import Executors, ToolExecutors
 from .fit import Fit, other_application
 from .watching import Watchers
 
@@ -108,14 +108,14 @@ class Host:
         application: str = "",
         groups: Mapping[str, int] | None = None,
         dependencies: Mapping[str, Any] | None = None,
-        executors: Executors | None = None,
+        executors: ToolExecutors | None = None,
         looks: bool = True,
     ) -> None:
         self.store = store
         self.host_id = f"h_{uuid4().hex[:16]}"
         self._pins_stored: set[bytes] = set()
         self.gate = Gate(toolbox, policy, permissions_of, self.switched_off)
-        self.executors = executors or Executors(groups=groups, dependencies=dependencies)
+        self.executors: ToolExecutors = executors or Executors(groups=groups, dependencies=dependencies)
         self.elsewhere: Elsewhere | None = None
         self._looks = looks
         self.adapter = adapter

@@ -29,7 +29,7 @@ from ..runtime.events import AnyEvent, RunStarted
 from ..runtime.policy import Policy
 from ..runtime.state import State
 from ..runtime.toolbox import Toolbox
-from .executors import Executors
+from .executors import ToolExecutors
 from .fit import other_application
 from .following import Followers
 from .host import Elsewhere, Host
@@ -45,7 +45,7 @@ ASKED_WAIT_S_MAX: Final = 20.0
 class HostingElsewhere(Elsewhere, Protocol):
     """What a cluster adds to the owner's half."""
 
-    executors: Executors
+    executors: ToolExecutors
 
     def serves(self, owning: Owning) -> None:
         """Whom to tell of what its hosts let go."""
