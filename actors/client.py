@@ -1,8 +1,8 @@
 """What an application holds: ``Runtime``. Sync methods for scripts, tasks and notebooks; ``rt.aio`` for coroutines.
 
-A Runtime in process (``ray=None`` outside a Ray cluster) has one event loop on a thread of its own, where the store, the
-host and all async tools live. So it works the same in a script and inside a running loop. It owns the SQLite file for
-as long as it lives, takes up whatever is ready in it, and serves other shells on the socket beside the file.
+A Runtime has one event loop on a thread of its own, where the store and the host live, and without Ray all async tools
+too. So it works the same in a script and inside a running loop. It owns the SQLite file for as long as it lives, takes up
+whatever is ready in it, and serves other shells on the socket beside the file; on Ray it may go through another that does.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterable, Mapping
 from decimal import Decimal
 from types import TracebackType
-from typing import Any, Final, Self, TypeVar, Unpack
+from typing import Any, Final, Self, TypeAlias, TypeVar, Unpack
 
 from ..adapters.port import ModelAdapter
 from ..eventstore.port import EventStore
@@ -66,6 +66,10 @@ class RunHandle:
         self._runtime.cancel(self.run_id)
 
 
+AnyRun: TypeAlias = "str | RunHandle"
+"""A run by its id or its handle."""
+
+
 class AsyncRuntime:
     """The coroutine surface, created by ``Runtime`` (``rt.aio``): each method is the twin of the one of that name there
     and may be awaited on any event loop."""
@@ -83,19 +87,19 @@ class AsyncRuntime:
         """As ``Runtime.run_sync``."""
         return await self._on_loop(self._embedded.run(input, options))
 
-    async def result(self, run_id: str, timeout_s: float | None = None) -> Result:
+    async def result(self, run_id: AnyRun, timeout_s: float | None = None) -> Result:
         """As ``Runtime.result``."""
-        return await self._on_loop(self._embedded.result(run_id, timeout_s, "rest"))
+        return await self._on_loop(self._embedded.result(_id(run_id), timeout_s, "rest"))
 
-    async def wait(self, run_id: str, timeout_s: float | None = None) -> Result:
+    async def wait(self, run_id: AnyRun, timeout_s: float | None = None) -> Result:
         """As ``Runtime.wait``."""
-        return await self._on_loop(self._embedded.result(run_id, timeout_s, "stop"))
+        return await self._on_loop(self._embedded.result(_id(run_id), timeout_s, "stop"))
 
     async def stream(
-        self, run_id: str, *, after_seq: int = 0, until: Until = "stop"
+        self, run_id: AnyRun, *, after_seq: int = 0, until: Until = "stop"
     ) -> AsyncGenerator[Committed]:
         """As ``Runtime.stream``."""
-        reading = self._embedded.stream(run_id, after_seq, until)
+        reading = self._embedded.stream(_id(run_id), after_seq, until)
         try:
             while (item := await self._on_loop(_next(reading))) is not None:
                 yield item
@@ -117,29 +121,29 @@ class AsyncRuntime:
         finally:
             await self._on_loop(mapping.aclose())
 
-    async def state(self, run_id: str) -> State:
+    async def state(self, run_id: AnyRun) -> State:
         """As ``Runtime.state``."""
-        return await self._on_loop(self._embedded.load(run_id))
+        return await self._on_loop(self._embedded.load(_id(run_id)))
 
-    async def submit(self, run_id: str, command: OutsideCommand) -> CommandAnswer:
+    async def submit(self, run_id: AnyRun, command: OutsideCommand) -> CommandAnswer:
         """As ``Runtime.submit``."""
-        return await self._on_loop(self._embedded.submit(run_id, command))
+        return await self._on_loop(self._embedded.submit(_id(run_id), command))
 
-    async def cancel(self, run_id: str, *, by: str | None = None) -> int:
+    async def cancel(self, run_id: AnyRun, *, by: str | None = None) -> int:
         """As ``Runtime.cancel``."""
         return await self._command(run_id, wishes.cancel(by or self._embedded.principal))
 
-    async def resume(self, run_id: str, *, by: str | None = None) -> int:
+    async def resume(self, run_id: AnyRun, *, by: str | None = None) -> int:
         """As ``Runtime.resume``."""
         return await self._command(run_id, wishes.resume(by or self._embedded.principal))
 
-    async def close_run(self, run_id: str, *, by: str | None = None) -> int:
+    async def close_run(self, run_id: AnyRun, *, by: str | None = None) -> int:
         """As ``Runtime.close_run``."""
         return await self._command(run_id, wishes.close(by or self._embedded.principal))
 
     async def raise_limits(
         self,
-        run_id: str,
+        run_id: AnyRun,
         *,
         by: str | None = None,
         cost: str | int | Decimal | None = None,
@@ -150,18 +154,18 @@ class AsyncRuntime:
         command = wishes.raise_limits(by or self._embedded.principal, cost, deadline_s, raised)
         return await self._command(run_id, command)
 
-    async def approve(self, run_id: str, approval_id: str, *, by: str, reason: str = "") -> int:
+    async def approve(self, run_id: AnyRun, approval_id: str, *, by: str, reason: str = "") -> int:
         """As ``Runtime.approve``."""
         return await self._command(run_id, wishes.approve(approval_id, by, reason))
 
     async def reject(
-        self, run_id: str, approval_id: str, *, by: str, reason: str = "", stop: bool = False
+        self, run_id: AnyRun, approval_id: str, *, by: str, reason: str = "", stop: bool = False
     ) -> int:
         """As ``Runtime.reject``."""
         return await self._command(run_id, wishes.reject(approval_id, by, reason, stop=stop))
 
     async def resolve_call(
-        self, run_id: str, call: str, *, by: str, applied: bool, result: str = "", reason: str = ""
+        self, run_id: AnyRun, call: str, *, by: str, applied: bool, result: str = "", reason: str = ""
     ) -> int:
         """As ``Runtime.resolve_call``."""
         return await self._command(run_id, wishes.resolve_call(call, by, result, reason, applied=applied))
@@ -174,8 +178,8 @@ class AsyncRuntime:
         """As ``Runtime.close``."""
         await asyncio.to_thread(self._runtime.close)
 
-    async def _command(self, run_id: str, command: OutsideCommand) -> int:
-        return await self._on_loop(self._embedded.command(run_id, command))
+    async def _command(self, run_id: AnyRun, command: OutsideCommand) -> int:
+        return await self._on_loop(self._embedded.command(_id(run_id), command))
 
     async def _on_loop(self, work: Coroutine[Any, Any, T]) -> T:
         return await self._thread.call_from(work)
@@ -192,7 +196,16 @@ class Runtime:
     named in the lock. ``clock``: store milliseconds, ``loop``: the event loop that this
     Runtime's thread runs; both for simulation and tests.
 
-    Raises ``StoreUrlError``, ``OwnedError`` (another process owns the file: end it, ask it over its socket, or pass
+    ``ray``: None uses the cluster that this process is attached to, else no Ray; ``"local"`` starts one on this machine and
+    ends it with this Runtime; ``"require"`` joins what the process, ``RAY_ADDRESS`` or the machine has; anything else is a
+    GCS address. On Ray the first Runtime on a file owns it, wherever it is (driver, task, actor, notebook), and hosts: a
+    run of ``start`` has one of ``run_actors`` processes to itself while it works, ``warm_actors`` of which stand ready
+    (each takes about 90 MB and a third of a second to make); runs of ``map`` and children share the owner's process, or
+    ``dense_actors`` of their own. A further Runtime on the file goes through the owner and takes its place when it is
+    gone. Tools run in executor actors of their ``pools`` and can be killed; without Ray they run in this process and
+    can't. ``name`` tells several Runtimes of one cluster apart.
+
+    Raises ``RayUnavailable``, ``StoreUrlError``, ``OwnedError`` (another process owns the file: end it, ask it over its socket, or pass
     ``take_over=True``), ``NewerSchema``, ``DamagedFile``, ``DeclarationError``. On a crash of
     the process nothing acknowledged is lost: the next Runtime on the file goes on with its runs.
     """
@@ -299,27 +312,27 @@ class Runtime:
         """``start``, then ``result``: blocks until the run ends, stops or waits for someone."""
         return self._call(self._embedded.run(input, options))
 
-    def result(self, run_id: str, timeout_s: float | None = None) -> Result:
+    def result(self, run_id: AnyRun, timeout_s: float | None = None) -> Result:
         """Block until the run rests: it ended, stopped, or waits for a person, another run or a far timer.
 
         Raises ``StillRunning`` (a ``TimeoutError`` that says where the run is; it goes on), ``RunNotFound``,
         ``ConflictError`` (``other_application``: the run can't go on here, and what it needs), ``StoreError`` if this
         Runtime is closed or lost its store, or the error that made this host give the run up.
         """
-        return self._call(self._embedded.result(run_id, timeout_s, "rest"))
+        return self._call(self._embedded.result(_id(run_id), timeout_s, "rest"))
 
-    def wait(self, run_id: str, timeout_s: float | None = None) -> Result:
+    def wait(self, run_id: AnyRun, timeout_s: float | None = None) -> Result:
         """Block until the run ends or stops; a wait for a person is waited through. Raises as ``result``."""
-        return self._call(self._embedded.result(run_id, timeout_s, "stop"))
+        return self._call(self._embedded.result(_id(run_id), timeout_s, "stop"))
 
-    def stream(self, run_id: str, *, after_seq: int = 0, until: Until = "stop") -> Generator[Committed]:
+    def stream(self, run_id: AnyRun, *, after_seq: int = 0, until: Until = "stop") -> Generator[Committed]:
         """The run's committed events from ``after_seq`` on (0: from its start), each once and in order, as they come.
 
         Ends when the run ends or stops; with ``until="rest"`` also when it waits for a person or another run. To go on
         later, in this or another process, give the last ``seq`` as ``after_seq``. A slow reader misses nothing. Raises
         ``RunNotFound``, ``StoreError``.
         """
-        reading = self._embedded.stream(run_id, after_seq, until)
+        reading = self._embedded.stream(_id(run_id), after_seq, until)
         try:
             while (item := self._call(_next(reading))) is not None:
                 yield item
@@ -347,32 +360,32 @@ class Runtime:
         finally:
             self._call(mapping.aclose())
 
-    def state(self, run_id: str) -> State:
+    def state(self, run_id: AnyRun) -> State:
         """The folded state from the log, as committed now. Raises ``RunNotFound``."""
-        return self._call(self._embedded.load(run_id))
+        return self._call(self._embedded.load(_id(run_id)))
 
     # --- commands ----------------------------------------------------------------------------------------------
 
-    def submit(self, run_id: str, command: OutsideCommand) -> CommandAnswer:
+    def submit(self, run_id: AnyRun, command: OutsideCommand) -> CommandAnswer:
         """Hand in any outside command, idempotent by its command id; a refusal is an answer, not an exception."""
-        return self._call(self._embedded.submit(run_id, command))
+        return self._call(self._embedded.submit(_id(run_id), command))
 
-    def cancel(self, run_id: str, *, by: str | None = None) -> int:
+    def cancel(self, run_id: AnyRun, *, by: str | None = None) -> int:
         """No new intent from the moment this returns; what is open is closed, then the run ends ``cancelled``. Returns
         the seq of the event. Raises ``CommandRefused`` (``run_ended``, ``already_cancelled``), ``RunNotFound``."""
-        return self._call(self._embedded.command(run_id, wishes.cancel(by or self.principal)))
+        return self._call(self._embedded.command(_id(run_id), wishes.cancel(by or self.principal)))
 
-    def resume(self, run_id: str, *, by: str | None = None) -> int:
+    def resume(self, run_id: AnyRun, *, by: str | None = None) -> int:
         """Lift a stop. Raises ``CommandRefused`` with what has to change first."""
-        return self._call(self._embedded.command(run_id, wishes.resume(by or self.principal)))
+        return self._call(self._embedded.command(_id(run_id), wishes.resume(by or self.principal)))
 
-    def close_run(self, run_id: str, *, by: str | None = None) -> int:
+    def close_run(self, run_id: AnyRun, *, by: str | None = None) -> int:
         """End a stopped run with the outcome that it stopped with."""
-        return self._call(self._embedded.command(run_id, wishes.close(by or self.principal)))
+        return self._call(self._embedded.command(_id(run_id), wishes.close(by or self.principal)))
 
     def raise_limits(
         self,
-        run_id: str,
+        run_id: AnyRun,
         *,
         by: str | None = None,
         cost: str | int | Decimal | None = None,
@@ -382,23 +395,27 @@ class Runtime:
         """New, higher values by limit name (``turns=80``); ``cost`` and ``deadline_s`` are written as in ``Limits``.
         Raises ``CommandRefused``, or ``DeclarationError`` for an amount of money that is none."""
         command = wishes.raise_limits(by or self.principal, cost, deadline_s, raised)
-        return self._call(self._embedded.command(run_id, command))
+        return self._call(self._embedded.command(_id(run_id), command))
 
-    def approve(self, run_id: str, approval_id: str, *, by: str, reason: str = "") -> int:
+    def approve(self, run_id: AnyRun, approval_id: str, *, by: str, reason: str = "") -> int:
         """A person's yes to one preview. ``by`` is at most 200 characters, ``reason`` 1,000. Raises ``CommandRefused``
         (used, expired, not found, same person)."""
-        return self._call(self._embedded.command(run_id, wishes.approve(approval_id, by, reason)))
+        return self._call(self._embedded.command(_id(run_id), wishes.approve(approval_id, by, reason)))
 
-    def reject(self, run_id: str, approval_id: str, *, by: str, reason: str = "", stop: bool = False) -> int:
+    def reject(
+        self, run_id: AnyRun, approval_id: str, *, by: str, reason: str = "", stop: bool = False
+    ) -> int:
         """A person's no; ``stop`` also ends the run. Raises as ``approve``."""
-        return self._call(self._embedded.command(run_id, wishes.reject(approval_id, by, reason, stop=stop)))
+        return self._call(
+            self._embedded.command(_id(run_id), wishes.reject(approval_id, by, reason, stop=stop))
+        )
 
     def resolve_call(
-        self, run_id: str, call: str, *, by: str, applied: bool, result: str = "", reason: str = ""
+        self, run_id: AnyRun, call: str, *, by: str, applied: bool, result: str = "", reason: str = ""
     ) -> int:
         """A person's word on an unknown effect; ``result`` is JSON when it was applied."""
         command = wishes.resolve_call(call, by, result, reason, applied=applied)
-        return self._call(self._embedded.command(run_id, command))
+        return self._call(self._embedded.command(_id(run_id), command))
 
     def switch(self, scope: str, target: str = "", *, on: bool, by: str, reason: str = "") -> None:
         """Turn a kill switch: ``global``, ``tenant`` or ``tool`` (its name in ``target``). Effects see it at once."""
@@ -454,3 +471,9 @@ class Runtime:
 
 async def _next(items: AsyncGenerator[T]) -> T | None:
     return await anext(items, None)
+
+
+def _id(run: AnyRun) -> str:
+    if isinstance(run, RunHandle):
+        return run.run_id
+    return checked_text(run, "run_id")

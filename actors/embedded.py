@@ -7,8 +7,8 @@ notices takes its place. Without a cluster a store that is owned is refused.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from typing import Any, Final, Protocol, TypeVar
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from typing import Final, Protocol, TypeVar, cast
 
 from ..adapters.port import ModelAdapter
 from ..eventstore.history import load_run
@@ -25,6 +25,7 @@ from .attached import GONE, Attached
 from .host import Host
 from .loop_thread import closed
 from .owning import Owning, Parts
+from .pool_spec import Pool
 from .result import Result
 from .run_options import Asked, StartOptions
 from .streaming import Committed, committed_from
@@ -38,6 +39,9 @@ MOVE_PAUSE_S: Final = 0.5
 """How long the next owner is looked for: its process may have to be started anew."""
 
 FOLLOW_S: Final = 10.0
+
+ACTORS_MAX: Final = 1_000
+"""Run actors of one Runtime, of each kind."""
 
 
 class Serving(Protocol):
@@ -286,12 +290,34 @@ class Embedded:
                 await self._with(lambda serving: serving.committed_after(run_id, read, FOLLOW_S))  # noqa: B023
 
 
-def cluster_use(ray_option: str | None, **wanted: Any) -> Callable[[], ClusterUse] | None:
-    """How ``Runtime(ray=…)`` uses Ray; None if it doesn't. Imports nothing of Ray unless it is to be used."""
-    from .ray_cluster import attached
+def cluster_use(
+    ray_option: str | None,
+    *,
+    name: str,
+    run_actors: int,
+    warm: int,
+    dense_actors: int,
+    pools: Mapping[str, Pool] | None,
+) -> Callable[[], ClusterUse] | None:
+    """How ``Runtime(ray=…)`` uses Ray; None if it doesn't. Imports nothing of Ray unless it is to be used. Raises
+    ``DeclarationError``."""
+    from .ray_cluster import attached, refuse_client
 
+    if not (ray_option is None or (isinstance(cast(object, ray_option), str) and ray_option)):
+        raise DeclarationError("option_type", 'None, "local", "require" or an address', path="ray")
+    refuse_client(ray_option or "")
+    _insist_on_count("run_actors", run_actors, 1)
+    _insist_on_count("warm_actors", warm, 0)
+    _insist_on_count("dense_actors", dense_actors, 0)
     if ray_option is None and not attached():
         return None
     from .ray_cluster_use import RayClusterUse
 
-    return lambda: RayClusterUse(ray_option, **wanted)
+    return lambda: RayClusterUse(
+        ray_option, name=name, run_actors=run_actors, warm=warm, dense_actors=dense_actors, pools=pools
+    )
+
+
+def _insist_on_count(name: str, value: object, least: int) -> None:
+    if type(value) is not int or not least <= value <= ACTORS_MAX:
+        raise DeclarationError("option_value", f"must be between {least} and {ACTORS_MAX}", path=name)
