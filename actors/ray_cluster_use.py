@@ -78,6 +78,7 @@ class RayClusterUse:
         pools: Mapping[str, Pool] | None,
     ) -> None:
         self._cluster: Cluster = join(ray_option)
+        self._insisted = ray_option is not None
         self._local = ray_option == "local" and self._cluster.started
         self._name = name
         self._seats = (run_actors, warm, dense_actors)
@@ -100,10 +101,12 @@ class RayClusterUse:
         refuse_bad_pools(self._pools, parts.groups, parts.toolbox)
         check_options(self._pools)
         location = parse_url(url)
+        if location.kind == "memory" and not self._insisted:
+            return await Owning.open(parts, url, take_over=take_over, clock=clock)
         if location.kind == "memory":
             raise DeclarationError(
                 "store_not_shared",
-                "memory:// can't be reached by other processes: use ray=None or a file",
+                "memory:// can't be reached by other processes: leave out ray=, or give a file",
                 path="store",
             )
         path = real_path(location.path)
