@@ -14,6 +14,7 @@ from .cli_text import safe_text
 
 COMMANDS: Final[dict[str, tuple[str, str]]] = {
     # name: (module:attribute, what it does)
+    "demo": (".cli_demo:demo", "One refund on real parts in which everything goes wrong once."),
     "run": (".cli_run:run", "Start a run, or go on with one, and follow it to its end or a wait."),
     "runs": (".cli_runs:runs", "List runs."),
     "show": (".cli_runs:show", "One run as it stands."),
