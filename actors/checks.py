@@ -28,7 +28,16 @@ from .application_answers import answered, check_answer, permission_set, policy_
 from .daemon_thread import on_daemon_thread
 
 CHECK_TIMEOUT_S: Final = 10.0
-CONTRACT_FIELDS: Final = ("name", "effect_version", "parameters", "risk", "key", "incidental", "far_side")
+CONTRACT_FIELDS: Final = (
+    "name",
+    "effect_version",
+    "parameters",
+    "risk",
+    "key",
+    "incidental",
+    "far_side",
+    "kind",
+)
 """What a definition must keep for a run in flight; a change of anything else only makes approvals stale."""
 
 _STRICTER: Final[tuple[ApprovalRule, ...]] = ("never", "policy", "always")
@@ -186,7 +195,7 @@ class Pass:
                 break
         refused = bool(verdicts) and verdicts[-1].verdict in ("deny", "unknown")
         # What would be shown to a person is made only when one is asked, or was asked before.
-        ask = not refused and definition.is_effect and (ask or self._approval() == "always")
+        ask = not refused and self._acts() and (ask or self._approval() == "always")
         preview, version, failure = None, "", None
         if ask or (self._asked_before and not refused):
             preview, version, failure = self._preview()
@@ -209,6 +218,10 @@ class Pass:
         )
 
     # --- what holds: what was pinned, and what was tightened since --------------------------------------------------
+
+    def _acts(self) -> bool:
+        """Whether a person may be asked and a switch holds it up: effects, and agents, whose runs may have some."""
+        return self._definition.is_effect or self._definition.kind == "agent"
 
     def _approval(self) -> ApprovalRule:
         pinned = self._definition.approval
@@ -238,7 +251,7 @@ class Pass:
         if self._needed():
             rungs.append(self._authorisation)
         rungs.append(self._policy)
-        if self._definition.is_effect:
+        if self._acts():
             rungs.append(self._switch)
         return rungs
 

@@ -548,7 +548,11 @@ class RunDriver:
         for attempt in range(STORE_RETRIES_MAX):
             try:
                 command = await self._ask_family(order)
-            except StoreError:
+            except StoreError as error:
+                task = asyncio.current_task()
+                if task is not None and task.cancelling():
+                    # What was under way when this was cancelled failed on its way out, and hid that.
+                    raise asyncio.CancelledError from error
                 if attempt == STORE_RETRIES_MAX - 1:
                     raise
                 await asyncio.sleep(_store_pause_s(attempt))

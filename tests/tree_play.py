@@ -20,6 +20,8 @@ from boundloop.runtime.prices import FREE, Price
 from boundloop.runtime.state import METERED, State
 
 Line = ScriptedTurn | Callable[[ModelInput], ScriptedTurn]
+Tree = dict[str, tuple[State, list[e.AnyEvent]]]
+"""Runs by id: the state, and the events that it was folded from."""
 
 
 class Play:
@@ -42,9 +44,9 @@ def priced(micros: int) -> Price:
     return Price(input=0, output=micros * 50_000)
 
 
-async def read_tree(store: EventStore, root: str) -> dict[str, tuple[State, list[e.AnyEvent]]]:
+async def read_tree(store: EventStore, root: str) -> Tree:
     """All runs of a tree by id, folded, with their events. Every law is checked at every event of each log."""
-    found: dict[str, tuple[State, list[e.AnyEvent]]] = {}
+    found: Tree = {}
     for row in await store.runs(RunFilter(root_id=root, limit=10_000)):
         records = await read_records(store, row.run_id)
         state = await fold_records(store, records)
@@ -53,7 +55,7 @@ async def read_tree(store: EventStore, root: str) -> dict[str, tuple[State, list
     return found
 
 
-def check_sums(tree: Mapping[str, tuple[State, list[e.AnyEvent]]]) -> None:
+def check_sums(tree: Tree) -> None:
     """What was settled for a child is what the child spent, all the way up; leases hold."""
     check_tree({run_id: state for run_id, (state, _) in tree.items()})
     for state, events in tree.values():
@@ -82,7 +84,7 @@ def own_use(events: Sequence[e.AnyEvent]) -> dict[str, int]:
     }
 
 
-def total_use(tree: Mapping[str, tuple[State, list[e.AnyEvent]]]) -> dict[str, int]:
+def total_use(tree: Tree) -> dict[str, int]:
     """The sum of that over all runs."""
     sums: dict[str, int] = {}
     for _, events in tree.values():
@@ -91,7 +93,7 @@ def total_use(tree: Mapping[str, tuple[State, list[e.AnyEvent]]]) -> dict[str, i
     return sums
 
 
-def tree_of(site: Site, root: str) -> dict[str, tuple[State, list[e.AnyEvent]]]:
+def tree_of(site: Site, root: str) -> Tree:
     """``read_tree`` of a stepped site, checked."""
     tree = asyncio.run(read_tree(site.store, root))
     check_sums(tree)

@@ -1,0 +1,110 @@
+"""A tree whose process dies at each of its appends, once before and once after it: the same end, one effect, whole leases."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.stepped_runtime import HOST_LAPSES_MS, Site
+from tests.tree_play import Play, own_use, tree_of
+
+from boundloop.adapters import call, calls, say
+from boundloop.runtime import Limits, agent, tool
+from boundloop.runtime import events as e
+
+KEYS: list[str] = []
+
+
+@tool(risk="read")
+def search(query: str) -> dict[str, Any]:
+    "Search."
+    return {"found": query}
+
+
+@tool(risk="write", key=("order_id",), far_side="keyed")
+def pay(order_id: str, ctx: Any) -> dict[str, Any]:
+    "Pay; the far side knows the key."
+    KEYS.append(ctx.key)
+    return {"paid": order_id}
+
+
+lead = agent(name="lead", description="Leads.", system="lead", tools=("worker", "search"))
+worker = agent(name="worker", description="Works.", system="worker", tools=("pay", "search"))
+TOOLS = (search, pay, lead, worker)
+LIMITS = Limits(cost="1", turns=24, model_attempts=60, tool_calls=24, children=8)
+
+
+def play() -> Play:
+    """Three levels, side by side, one effect that two of them want, and a child that runs out of its lease."""
+    return Play(
+        {
+            "": [calls(call("lead", {"input": "a"}), call("worker", {"input": "b"})), say("done")],
+            "lead": [calls(call("worker", {"input": "c"}), call("search", {"query": "s"})), say("led")],
+            "worker": [
+                call("pay", {"order_id": "A"}),
+                call("search", {"query": "1"}),
+                call("search", {"query": "2"}),
+                say("worked"),
+            ],
+        }
+    )
+
+
+class NthAppend:
+    """Breaks the line at the n-th append, counted from 1; ``seen`` tells how many there were."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.seen = 0
+
+    def __call__(self, events: tuple[e.AnyEvent, ...]) -> bool:
+        self.seen += 1
+        return self.seen == self.number
+
+
+def appends_of_a_whole_tree() -> int:
+    site = Site()
+    counter = NthAppend(0)
+    host = site.open(play().model, TOOLS)
+    host.line.cut_at(counter, before=True)
+    assert host.run(limits=LIMITS).text == "done"
+    site.close()
+    return counter.seen
+
+
+APPENDS = appends_of_a_whole_tree()
+
+
+def test_the_tree_is_worth_crashing(site: Site) -> None:
+    KEYS.clear()
+    assert APPENDS > 25
+    host = site.open(play().model, TOOLS)
+    result = host.run(limits=LIMITS)
+    tree = tree_of(site, result.run_id)
+    assert len(tree) == 4
+    assert any(isinstance(event, e.ChildToppedUp) for _, events in tree.values() for event in events)
+    assert len(set(KEYS)) == 1
+
+
+@pytest.mark.parametrize("before", [True, False], ids=["before", "after"])
+@pytest.mark.parametrize("number", range(2, APPENDS + 1))  # the first is the caller's own start
+def test_a_process_that_dies_at_an_append_changes_nothing(number: int, before: bool, site: Site) -> None:
+    KEYS.clear()
+    host = site.open(play().model, TOOLS)
+    host.line.cut_at(NthAppend(number), before=before)
+    run_id = host.start(limits=LIMITS)
+    host.settle()
+    assert host.line.broken.is_set()
+    host.line.bury()  # a command that was under way gives its run back on the way out, and would wait for ever
+    host.crash()
+    again = site.after_crash(host, TOOLS)
+    again.settle()
+    again.advance(2 * HOST_LAPSES_MS)
+    result = again.rest(run_id)
+    assert (result.outcome, result.text) == ("completed", "done")
+    tree = tree_of(site, run_id)
+    assert len(tree) == 4
+    assert len(set(KEYS)) == 1
+    assert result.spent["children"] == 3
+    started = sum(own_use(events)["turns"] for _, events in tree.values())
+    assert result.spent["turns"] == started <= 24
