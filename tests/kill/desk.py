@@ -49,13 +49,16 @@ from boundloop.runtime.state import State
 PERSON: Final = "os:ann@desk"
 PAUSE_S: Final = 0.1
 PAGE_RUNS: Final = 1_000
+SHOWN_RUNS_MAX: Final = 10
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True, tag="report"):
-    """One look at the store. ``left``: runs that have not ended. ``counts`` sums up everything since the start."""
+    """One look at the store. ``left``: runs that have not ended. ``counts`` sums up everything since the start.
+    ``open_runs``: some of the runs that are left, as they stand."""
 
     left: int
     counts: dict[str, int]
+    open_runs: tuple[str, ...] = ()
 
 
 class Desk:
@@ -101,15 +104,18 @@ class Desk:
 
     async def _serve(self, store: EventStore) -> None:
         left = 0
+        open_runs: list[str] = []
         after = ""
         while page := await store.runs(RunFilter(after=after, limit=PAGE_RUNS)):
             for row in page:
                 await self._haunt(store, row)
                 if row.index.status != "terminated":
                     left += 1
+                    if len(open_runs) < SHOWN_RUNS_MAX:
+                        open_runs.append(f"{row.run_id} {row.index.status} {row.index.waiting_for}".strip())
                     await self._attend(store, row)
             after = page[-1].run_id
-        self._say(Report(left=left, counts=dict(self._counts)))
+        self._say(Report(left=left, counts=dict(self._counts), open_runs=tuple(open_runs)))
 
     async def _attend(self, store: EventStore, row: RunRow) -> None:
         """What a person would do about this run."""

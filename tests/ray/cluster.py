@@ -192,11 +192,13 @@ class LocalCluster:
         os.kill(gcs.pid, signal.SIGKILL)
         gcs.wait(END_S)
 
+    def is_alive(self, node: LocalNode) -> bool:
+        """What Ray thinks of it."""
+        return node.inner.node_id in self._cluster.global_state._live_node_ids()
+
     def await_dead(self, node: LocalNode) -> bool:
         """Whether Ray takes the node for dead within the time that its health check needs."""
-        name = node.inner.node_id
-        state = self._cluster.global_state
-        return eventually(lambda: name not in state._live_node_ids(), self.health.stopped_s_max + 5.0)
+        return eventually(lambda: not self.is_alive(node), self.health.stopped_s_max + 5.0)
 
     def _reap(self) -> None:
         """A raylet that ended is a child of this process, and a zombie until it is asked for: to its workers, which

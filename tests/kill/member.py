@@ -1,0 +1,185 @@
+"""A process with a Runtime on the store: ``python -m tests.kill.member ROLE FOLDER FAR_PORT MODEL_URL ADDRESS SEED NUMBER``.
+
+``service`` only lives; ``driver`` starts runs, waits for them and approves what they ask, and notes each yes that it gets in
+``acks.jsonl``, on disk before it goes on. Whichever of them owns the store tells every append that the store took. Ends
+when its standard input closes; a driver that is told ``stop`` starts nothing more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import select
+import sys
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+from tests.kill.acks import Ack
+from tests.kill.cluster_load import LIMITS, message, runtime_on
+from tests.kill.talk import Committed, HostDropped, HostSeen, Note, TurnedAway, say
+
+from boundloop.actors.client import Runtime
+from boundloop.eventstore.port import (
+    AlreadyDone,
+    Append,
+    AppendAnswer,
+    Appended,
+    ClaimTaken,
+    Conflict,
+    Fenced,
+    HostRow,
+)
+from boundloop.eventstore.sqlite import SqliteStore
+from boundloop.runtime.errors import BoundloopError, ConflictError, OwnedError
+
+LANES: Final = 4
+RUN_S: Final = 20.0
+PAUSE_S: Final = 0.2
+OPEN_TRIES: Final = 100
+PERSON: Final = "os:ben@driver"
+GHOST: Final = b"ghost"
+
+
+def main() -> None:
+    role, folder, far_port, model_url, address, seed, number = sys.argv[1:]
+    _listen()
+    runtime = _opened(folder, int(far_port), model_url, address)
+    say(Note("open"))
+    try:
+        if role == "driver":
+            asyncio.run(Driver(runtime, Path(folder), int(seed), int(number)).work())
+            say(Note("done"))
+        while os.read(0, 4_096):
+            pass
+    finally:
+        runtime.close()
+
+
+def _opened(folder: str, far_port: int, model_url: str, address: str) -> Runtime:
+    """The person at the desk may own the file for the length of a command, and who was killed may not be gone yet."""
+    for _ in range(OPEN_TRIES):
+        try:
+            return runtime_on(str(Path(folder) / "runs.db"), far_port, model_url, address)
+        except (OwnedError, BoundloopError) as error:
+            say(Note(f"not let in: {error.code}"))
+            select.select([], [], [], PAUSE_S)
+    raise RuntimeError("the store can't be opened")
+
+
+# --- what the owner of the store tells ----------------------------------------------------------------------------------
+
+
+def _listen() -> None:
+    """Every answer of the store in this process, whoever asked it."""
+    append, renew = SqliteStore.append, SqliteStore.renew_host
+    register, drop = SqliteStore.register_host, SqliteStore.drop_host
+
+    async def told_append(store: SqliteStore, request: Append) -> AppendAnswer:
+        answer = await append(store, request)
+        match answer:
+            case Appended():
+                _tell_commit(request)
+            case Fenced() | Conflict() if request.append_id != GHOST:
+                say(TurnedAway(type(answer).__name__.lower(), request.run_id, request.host_id))
+            case AlreadyDone() | ClaimTaken() | Fenced() | Conflict():
+                pass
+        return answer
+
+    async def told_renew(store: SqliteStore, host_id: str) -> bool:
+        renewed = await renew(store, host_id)
+        if not renewed:
+            say(TurnedAway("renewal", "", host_id))
+        return renewed
+
+    async def told_register(store: SqliteStore, host: HostRow) -> None:
+        await register(store, host)
+        say(HostSeen(host.host_id, host.pid))
+
+    async def told_drop(store: SqliteStore, host_id: str, *, died: bool = False) -> None:
+        await drop(store, host_id, died=died)
+        say(HostDropped(host_id))
+
+    changed: Any = SqliteStore
+    changed.append, changed.renew_host = told_append, told_renew
+    changed.register_host, changed.drop_host = told_register, told_drop
+
+
+def _tell_commit(request: Append) -> None:
+    index = request.index
+    rests = bool(index.waiting_for) or index.status in ("terminated", "suspended")
+    first = request.expected_seq + 1
+    say(Committed(request.run_id, first, request.event_count, request.hash, request.host_id, rests))
+
+
+# --- the driver ---------------------------------------------------------------------------------------------------------
+
+
+class Driver:
+    """Some runs at a time, each carried to its end by whoever hosts it."""
+
+    def __init__(self, runtime: Runtime, folder: Path, seed: int, number: int) -> None:
+        self._runtime = runtime
+        self._seed = seed
+        self._number = number
+        self._acks = os.open(folder / "acks.jsonl", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        self._stopped = False
+
+    async def work(self) -> None:
+        """Until told to stop, or until the standard input closes."""
+        listening = asyncio.create_task(self._listen())
+        await asyncio.gather(*(self._lane(lane) for lane in range(LANES)))
+        listening.cancel()
+
+    async def _listen(self) -> None:
+        while not self._stopped:
+            if await asyncio.to_thread(lambda: select.select([0], [], [], PAUSE_S)[0]):
+                os.read(0, 4_096)
+                self._stopped = True
+
+    async def _lane(self, lane: int) -> None:
+        count = 0
+        while not self._stopped:
+            count += 1
+            run_id = f"d{self._number}-{lane}-{count}"
+            await self._start(run_id)
+            await self._carry(run_id)
+
+    async def _start(self, run_id: str) -> None:
+        while not self._stopped:
+            try:
+                await self._runtime.aio.start(message(self._seed, run_id), run_id=run_id, limits=LIMITS)
+            except ConflictError as error:
+                if error.code != "run_exists":
+                    raise
+            except BoundloopError as error:
+                await self._pause(error)
+                continue
+            self._note(Ack(what="started", run_id=run_id))
+            return
+
+    async def _carry(self, run_id: str) -> None:
+        """Until it ends, or until whatever it waits for is the other person's to settle."""
+        while not self._stopped:
+            try:
+                result = await self._runtime.aio.result(run_id, RUN_S)
+                for approval in result.approvals:
+                    seq = await self._runtime.aio.approve(run_id, approval.approval_id, by=PERSON)
+                    self._note(Ack(what="approved", run_id=run_id, seq=seq))
+            except BoundloopError as error:
+                await self._pause(error)
+                continue
+            if not result.approvals:
+                return
+
+    async def _pause(self, error: BoundloopError) -> None:
+        say(Note(f"driver: {error.code}"))
+        await asyncio.to_thread(select.select, [], [], [], PAUSE_S)
+
+    def _note(self, ack: Ack) -> None:
+        os.write(self._acks, msgspec.json.encode(ack) + b"\n")
+        os.fsync(self._acks)
+
+
+if __name__ == "__main__":
+    main()
