@@ -31,18 +31,43 @@ from .waiting import StillRunning, Until
 PING_S: Final = 2.0
 """How often an idle connection says something. It keeps it open, and tells soon that the owner is gone."""
 
+ANSWER_S: Final = 20.0
+"""How long the owner may take over a question beyond what it was asked to wait: one that is stopped never answers."""
+
+WAITS_MAX: Final = 900
+"""Waits that are held open at the owner at once; further ones come next."""
+
+FITS_MAX: Final = 1_000
+"""Pins that are remembered to fit the owner's application, so that they aren't sent again."""
+
 GONE: Final = frozenset(("owner_gone", "store_closed"))
 
 
 class Attached:
-    """Takes the connection over. ``lost`` hears once that the owner is gone."""
+    """Made by ``open``. ``lost`` hears once that the owner is gone."""
 
     attached = True
 
     def __init__(self, store: RemoteStore, lost: Callable[[], None]) -> None:
         self._store = store
         self._lost = lost
+        self._fits: set[tuple[str, bytes]] = set()
+        self._waits = asyncio.Semaphore(WAITS_MAX)
         self._pinging = asyncio.create_task(self._ping())
+
+    @classmethod
+    async def open(cls, store: RemoteStore, lost: Callable[[], None]) -> Attached:
+        """Take the connection over. Raises ``StoreError`` (``owner_gone``) if its owner doesn't serve others: it is about
+        to open or to close, or is there for one command. The connection is closed then."""
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                await store.ask("attach", b"")
+        except (StoreError, TimeoutError) as error:
+            await store.close()
+            raise StoreError(
+                "owner_gone", f"the owner serves nobody now: {error}"[:300], path=store.path
+            ) from error
+        return cls(store, lost)
 
     @property
     def store(self) -> EventStore:
@@ -64,15 +89,20 @@ class Attached:
         self._pinging.cancel()
         await self._store.close()
 
-    async def begin_run(self, event: RunStarted, encoded_pins: bytes, *, given_run_id: bool) -> None:
+    async def begin_run(
+        self, event: RunStarted, encoded_pins: bytes, *, given_run_id: bool, again: bool
+    ) -> None:
         """Leave a run for the owner to host; returns when ``run_started`` is durable. Raises ``ConflictError`` also if
-        the owner's application can't carry it; nothing is written then."""
-        question = FitQuestion(event.application, event.pins_sha256, encoded_pins)
-        why_not = (await self._store.ask("fit", msgspec.msgpack.encode(question))).decode()
+        the owner's application can't carry it, ``Overloaded``; nothing is written then."""
+        fitting = (event.application, event.pins_sha256)
+        question = FitQuestion(*fitting, b"" if fitting in self._fits else encoded_pins)
+        why_not = (await self._ask("fit", question)).decode()
         if why_not:
             raise other_application(event.run_id, why_not)
+        if len(self._fits) < FITS_MAX:
+            self._fits.add(fitting)
         created = await create_unhosted(self._store, event, encoded_pins, root_id=event.run_id)
-        if not created and given_run_id:
+        if not created and given_run_id and not again:
             raise ConflictError("run_exists", "a run with this id exists", path=event.run_id)
 
     async def submit(self, run_id: str, command: OutsideCommand) -> CommandAnswer:
@@ -88,8 +118,7 @@ class Attached:
         end = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
             left = ASKED_WAIT_S_MAX if end is None else min(ASKED_WAIT_S_MAX, end - time.monotonic())
-            question = WaitQuestion(run_id, until, 0, max(left, 0.0))
-            answer = await self._store.ask("wait", msgspec.msgpack.encode(question))
+            answer = await self._wait(WaitQuestion(run_id, until, 0, max(left, 0.0)))
             if answer:
                 return msgspec.msgpack.decode(answer, type=Result)
             if end is not None and time.monotonic() >= end:
@@ -98,5 +127,17 @@ class Attached:
 
     async def committed_after(self, run_id: str, after_seq: int, timeout_s: float) -> bool:
         """Wait until the run has more than ``after_seq`` events; False if the time was over first."""
-        question = WaitQuestion(run_id, "commit", after_seq, timeout_s)
-        return bool(await self._store.ask("wait", msgspec.msgpack.encode(question)))
+        return bool(await self._wait(WaitQuestion(run_id, "commit", after_seq, timeout_s)))
+
+    async def _wait(self, question: WaitQuestion) -> bytes:
+        async with self._waits:
+            return await self._ask("wait", question, question.timeout_s)
+
+    async def _ask(self, kind: str, question: FitQuestion | WaitQuestion, wait_s: float = 0.0) -> bytes:
+        try:
+            async with asyncio.timeout(wait_s + ANSWER_S):
+                return await self._store.ask(kind, msgspec.msgpack.encode(question))
+        except TimeoutError as error:
+            raise StoreError(
+                "owner_silent", "the store's owner does not answer", path=self._store.path
+            ) from error

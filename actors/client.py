@@ -8,6 +8,7 @@ whatever is ready in it, and serves other shells on the socket beside the file; 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterable, Mapping
 from decimal import Decimal
 from types import TracebackType
@@ -16,7 +17,7 @@ from typing import Any, Final, Self, TypeAlias, TypeVar, Unpack
 from ..adapters.port import ModelAdapter
 from ..eventstore.port import EventStore
 from ..runtime.commands import CommandAnswer, OutsideCommand
-from ..runtime.errors import DeclarationError, StoreUrlError
+from ..runtime.errors import DeclarationError, StoreError, StoreUrlError
 from ..runtime.policy import Policy
 from ..runtime.prices import PriceTable
 from ..runtime.state import State
@@ -24,7 +25,7 @@ from ..runtime.toolbox import Toolbox
 from . import wishes
 from .embedded import Embedded, cluster_use
 from .loop_thread import LoopThread, own_loop
-from .mapping import PARALLEL_DEFAULT, Mapped, Row, mapped
+from .mapping import PARALLEL_DEFAULT, Batch, Mapped, Row
 from .model_spec import adapter_from
 from .owning import Parts
 from .pool_spec import Pool
@@ -104,7 +105,8 @@ class AsyncRuntime:
             while (item := await self._on_loop(_next(reading))) is not None:
                 yield item
         finally:
-            await self._on_loop(reading.aclose())
+            with contextlib.suppress(StoreError):  # closed: nothing of it is left
+                await self._on_loop(reading.aclose())
 
     async def map(
         self,
@@ -114,12 +116,17 @@ class AsyncRuntime:
         **options: Unpack[StartOptions],
     ) -> AsyncGenerator[Mapped]:
         """As ``Runtime.map``."""
-        mapping = mapped(self._embedded, inputs, parallel, options)
+        batch = Batch(self._embedded, parallel, options)
         try:
-            while (item := await self._on_loop(_next(mapping))) is not None:
-                yield item
+            for given in inputs:
+                await self._on_loop(batch.add(given))
+                while batch.full or batch.ready:
+                    yield await self._on_loop(batch.take())
+            while batch.left:
+                yield await self._on_loop(batch.take())
         finally:
-            await self._on_loop(mapping.aclose())
+            with contextlib.suppress(StoreError):  # closed: nothing of it is left
+                await self._on_loop(batch.close())
 
     async def state(self, run_id: AnyRun) -> State:
         """As ``Runtime.state``."""
@@ -337,7 +344,8 @@ class Runtime:
             while (item := self._call(_next(reading))) is not None:
                 yield item
         finally:
-            self._call(reading.aclose())
+            with contextlib.suppress(StoreError):  # closed: nothing of it is left
+                self._call(reading.aclose())
 
     def map(
         self,
@@ -353,12 +361,17 @@ class Runtime:
         start or a wait raises is the row's ``error``. A run that stops ends (``on_stop="end"`` unless given); one that
         waits for a person is given back as it is, ``waiting``. Raises for options that no row could be started with.
         """
-        mapping = mapped(self._embedded, inputs, parallel, options)
+        batch = Batch(self._embedded, parallel, options)
         try:
-            while (item := self._call(_next(mapping))) is not None:
-                yield item
+            for given in inputs:
+                self._call(batch.add(given))
+                while batch.full or batch.ready:
+                    yield self._call(batch.take())
+            while batch.left:
+                yield self._call(batch.take())
         finally:
-            self._call(mapping.aclose())
+            with contextlib.suppress(StoreError):  # closed: nothing of it is left
+                self._call(batch.close())
 
     def state(self, run_id: AnyRun) -> State:
         """The folded state from the log, as committed now. Raises ``RunNotFound``."""

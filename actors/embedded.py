@@ -7,6 +7,7 @@ notices takes its place. Without a cluster a store that is owned is refused.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from typing import Final, Protocol, TypeVar, cast
 
@@ -29,7 +30,7 @@ from .pool_spec import Pool
 from .result import Result
 from .run_options import Asked, StartOptions
 from .streaming import Committed, committed_from
-from .waiting import Until
+from .waiting import StillRunning, Until
 from .wishes import CommandRefused
 
 T = TypeVar("T")
@@ -39,6 +40,9 @@ MOVE_PAUSE_S: Final = 0.5
 """How long the next owner is looked for: its process may have to be started anew."""
 
 FOLLOW_S: Final = 10.0
+
+OWNER_ANSWER_S: Final = 30.0
+"""How long a call that waits for nothing may take through another process."""
 
 ACTORS_MAX: Final = 1_000
 """Run actors of one Runtime, of each kind."""
@@ -52,7 +56,9 @@ class Serving(Protocol):
     @property
     def store(self) -> EventStore: ...
 
-    async def begin_run(self, event: RunStarted, encoded_pins: bytes, *, given_run_id: bool) -> None: ...
+    async def begin_run(
+        self, event: RunStarted, encoded_pins: bytes, *, given_run_id: bool, again: bool
+    ) -> None: ...
 
     async def submit(self, run_id: str, command: OutsideCommand) -> CommandAnswer: ...
 
@@ -116,11 +122,28 @@ class Embedded:
             self._cluster = self._join()
             self._url = store
         try:
-            self._serving = await self._served(store, take_over, clock)
+            self._serving = await self._found(store, take_over, clock)
         except BaseException:
             if self._cluster is not None:
                 self._cluster.leave()
             raise
+
+    async def _found(
+        self, store: str | EventStore, take_over: bool, clock: Callable[[], int] | None
+    ) -> Serving:
+        """An owner that is just opening, or closing, is waited for, within bounds."""
+        last: StoreError = closed()
+        for _ in range(MOVE_TRIES):
+            if self.closed:
+                raise closed()
+            try:
+                return await self._served(store, take_over, clock)
+            except StoreError as error:
+                if error.code not in GONE or self._cluster is None:
+                    raise
+                last = error
+            await asyncio.sleep(MOVE_PAUSE_S)
+        raise last
 
     async def _served(
         self, store: str | EventStore, take_over: bool, clock: Callable[[], int] | None
@@ -136,8 +159,9 @@ class Embedded:
         if self._mover is not None:
             self._mover.cancel()
         try:
-            if self._serving is not None:
-                await self._serving.close()
+            async with self._moving:  # whoever looks for the next owner sees that this Runtime closes
+                if self._serving is not None:
+                    await self._serving.close()
             if self.adapter is not None:
                 await self.adapter.close()
         finally:
@@ -167,6 +191,8 @@ class Embedded:
             await from_.close()
             last: StoreError = closed()
             for _ in range(MOVE_TRIES):
+                if self.closed:
+                    raise closed()
                 try:
                     self._serving = await self._served(self._url, False, None)
                 except OwnedError as error:
@@ -178,12 +204,23 @@ class Embedded:
                 await asyncio.sleep(MOVE_PAUSE_S)
             raise last
 
-    async def _with(self, call: Callable[[Serving], Awaitable[T]]) -> T:
-        """Make a call that may be made again with the next owner."""
+    async def _with(
+        self, call: Callable[[Serving], Awaitable[T]], *, within_s: float | None = OWNER_ANSWER_S
+    ) -> T:
+        """Make a call that may be made again with the next owner. ``within_s``: how long one may take through another
+        process. Raises what the call raises, and ``StoreError`` (``owner_gone``, ``owner_silent``)."""
         for _ in range(MOVE_TRIES):
             serving = self.serving
+            time = asyncio.timeout(within_s if serving.attached else None)
             try:
-                return await call(serving)
+                async with time:
+                    return await call(serving)
+            except TimeoutError as error:
+                if not time.expired():
+                    raise
+                raise StoreError(
+                    "owner_silent", "the store's owner does not answer", path=self._url
+                ) from error
             except StoreError as error:
                 if error.code not in GONE or not serving.attached or self.closed:
                     raise
@@ -232,6 +269,23 @@ class Embedded:
 
     async def start(self, input: str, options: StartOptions, *, dense: bool = False) -> str:
         """Begin a run; gives its id."""
+        event, encoded, given_run_id = self._begun(input, options, dense=dense)
+        again = False
+
+        async def begin(serving: Serving) -> None:
+            nonlocal again
+            asked_before, again = again, True
+            await serving.begin_run(event, encoded, given_run_id=given_run_id, again=asked_before)
+
+        await self._with(begin)
+        return event.run_id
+
+    def check_options(self, options: StartOptions) -> None:
+        """Raises what no run could be started with: as ``start``, but for what its input or its id is to blame for."""
+        self._begun("-", options, dense=True)
+
+    def _begun(self, input: str, options: StartOptions, *, dense: bool) -> tuple[RunStarted, bytes, bool]:
+        """The first event, its encoded pins, and whether the caller gave the run's id."""
         asked = Asked(
             input,
             options,
@@ -240,20 +294,15 @@ class Embedded:
             application=self.parts.application,
             dense=dense,
         )
-        serving = self.serving
+        if self._serving is None or self.closed:
+            raise closed()
         if self.adapter is None:
             raise DeclarationError("missing_model", "this Runtime has no model", path="model")
         pins = asked.pins(
             self.toolbox, self.parts.policy, self.adapter, self.prices, self.parts.permissions_of
         )
         event, _, encoded = start_run(asked.spec, pins)
-        del serving
-
-        async def begin(serving: Serving) -> None:
-            await serving.begin_run(event, encoded, given_run_id=asked.given_run_id)
-
-        await self._with(begin)
-        return event.run_id
+        return event, encoded, asked.given_run_id
 
     async def run(self, input: str, options: StartOptions) -> Result:
         """Begin a run and wait until it rests."""
@@ -270,7 +319,13 @@ class Embedded:
 
     async def result(self, run_id: str, timeout_s: float | None, until: Until) -> Result:
         """Wait for a run; raises as ``Runtime.result``."""
-        return await self._with(lambda serving: serving.result(run_id, timeout_s, until))
+        loop = asyncio.get_running_loop()
+        end = None if timeout_s is None else loop.time() + timeout_s
+
+        async def wait(serving: Serving) -> Result:
+            return await serving.result(run_id, None if end is None else max(0.0, end - loop.time()), until)
+
+        return await self._with(wait, within_s=None)
 
     async def stream(self, run_id: str, after_seq: int, until: Until) -> AsyncGenerator[Committed]:
         """Committed events from ``after_seq`` on, until the run rests or stops."""
@@ -286,8 +341,16 @@ class Embedded:
                 yield item
             if page.over:
                 return
-            if not page.items and page.row_seq == read:
-                await self._with(lambda serving: serving.committed_after(run_id, read, FOLLOW_S))  # noqa: B023
+            if page.row_seq == read and not await self._grown(run_id, read):
+                # Whether anybody can carry it on is asked now and then, or a stream could wait for ever.
+                with contextlib.suppress(StillRunning):
+                    await self.result(run_id, 0.0, until)
+
+    async def _grown(self, run_id: str, after_seq: int) -> bool:
+        """Wait for an append; False if none came within ``FOLLOW_S``."""
+        return await self._with(
+            lambda serving: serving.committed_after(run_id, after_seq, FOLLOW_S), within_s=None
+        )
 
 
 def cluster_use(

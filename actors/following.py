@@ -14,6 +14,11 @@ class Followers:
     def __init__(self) -> None:
         self._waiting: dict[str, set[asyncio.Future[None]]] = {}
 
+    def end(self) -> None:
+        """Nothing more is told of: nobody waits any longer."""
+        for run_id in tuple(self._waiting):
+            self.tell(run_id)
+
     def tell(self, run_id: str) -> None:
         """The run's log has grown."""
         for future in self._waiting.pop(run_id, ()):

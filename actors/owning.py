@@ -61,6 +61,11 @@ class HostingElsewhere(Elsewhere, Protocol):
         """Why no further run is admitted; None if there is room."""
         ...
 
+    @property
+    def trouble(self) -> BoundloopError | None:
+        """Why ready runs don't begin; None if they do. It is tried again meanwhile."""
+        ...
+
     async def close(self) -> None: ...
 
 
@@ -78,7 +83,8 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FitQuestion(msgspec.Struct, frozen=True, array_like=True):
-    """Whether the owner's application can carry a run with these pins."""
+    """Whether the owner has room for a run, and its application can carry one with these pins; without ``pins`` that was
+    asked before."""
 
     application: str
     pins_sha256: bytes
@@ -107,6 +113,7 @@ class Owning:
         self._store: EventStore | None = None
         self._owns_store = False
         self._cluster: HostingElsewhere | None = None
+        self._serves_others = False
 
     @classmethod
     async def open(
@@ -128,9 +135,9 @@ class Owning:
         try:
             await self._begin(opened, cluster)
         except BaseException:
-            if self._owns_store:
-                await opened.close()
+            await self._wind_up()
             raise
+        self._serves_others = True
         return self
 
     async def _begin(
@@ -153,15 +160,15 @@ class Owning:
         host.watchers.add(self._committed)
         # One file, one owner: whoever held a host row in it before is gone, proved by the lock that we hold.
         dead = [row.host_id for row in await opened.hosts()] if self._owns_store else []
+        self._host = host
         if cluster is not None:
             self._cluster = cluster(host, bool(dead))
             self._cluster.serves(self)
             host.executors = self._cluster.executors
-        await host.open(dead_hosts=dead)
-        self._host = host
-        if self._cluster is not None:
-            host.elsewhere = self._cluster
+            # Before this host looks for ready runs: those are to go there.
             await self._cluster.open(host)
+            host.elsewhere = self._cluster
+        await host.open(dead_hosts=dead)
 
     async def _opened(self, url: str, take_over: bool, clock: Callable[[], int] | None) -> EventStore:
         try:
@@ -174,17 +181,25 @@ class Owning:
             raise
 
     async def close(self) -> None:
-        """Stop hosting, here and elsewhere, and answer whoever still waits."""
+        """Stop hosting, here and elsewhere; whoever still waits is told so at once."""
+        self._serves_others = False
+        self.waiters.fail_all(closed())
+        self._followers.end()
+        await self._wind_up()
+
+    async def _wind_up(self) -> None:
+        """Whatever fails on the way, the rest is done, and the file is given back."""
         try:
             if self._cluster is not None:
                 await self._cluster.close()
-            if self._host is not None:
-                await self._host.close()
         finally:
-            # Whatever failed above, the file is given back.
-            if self._store is not None and self._owns_store:
-                await self._store.close()
-            self.waiters.fail_all(closed())
+            try:
+                if self._host is not None:
+                    await self._host.close()
+            finally:
+                if self._store is not None and self._owns_store:
+                    await self._store.close()
+                self.waiters.fail_all(closed())
 
     @property
     def host(self) -> Host:
@@ -200,16 +215,18 @@ class Owning:
 
     # --- runs ------------------------------------------------------------------------------------------------------
 
-    async def begin_run(self, event: RunStarted, encoded_pins: bytes, *, given_run_id: bool) -> None:
-        """Begin a run; returns when ``run_started`` is durable. Raises ``ConflictError``, ``Overloaded``,
-        ``StoreError``."""
+    async def begin_run(
+        self, event: RunStarted, encoded_pins: bytes, *, given_run_id: bool, again: bool
+    ) -> None:
+        """Begin a run; returns when ``run_started`` is durable. ``again``: an earlier owner was asked already, and may have
+        begun it. Raises ``ConflictError``, ``Overloaded``, ``StoreError``."""
         host, cluster = self.host, self._cluster
-        if given_run_id and await host.store.run(event.run_id) is not None:
+        if not again and given_run_id and await host.store.run(event.run_id) is not None:
             raise ConflictError("run_exists", "a run with this id exists", path=event.run_id)
-        if cluster is None or (event.dense and cluster.dense_stay_here(event.tenant)):
+        if not again and (cluster is None or (event.dense and cluster.dense_stay_here(event.tenant))):
             await host.start_run(event, encoded_pins, root_id=event.run_id)
             return
-        full = cluster.full()
+        full = None if cluster is None else cluster.full()
         if full is not None:
             raise full
         from ..eventstore.admission import create_unhosted
@@ -259,6 +276,9 @@ class Owning:
             raise RunNotFound(run_id)
         if row.damaged:
             raise HistoryRefused("log_damaged", row.damaged, path=run_id)
+        trouble = None if self._cluster is None else self._cluster.trouble
+        if trouble is not None and row.ready:
+            raise trouble
         if row.owner and row.owner != host.host_id:
             return None  # a host has it; folding a long log to learn that would be dear
         state = await self._load(run_id)
@@ -339,7 +359,11 @@ class Owning:
 
     async def on_ask(self, kind: str, question: bytes) -> bytes:
         """The store's ``AskHandler``: questions of attached Runtimes, and of this one's own hosts elsewhere."""
+        if kind in ("attach", "fit", "wait") and not self._serves_others:
+            raise _not_serving()
         match kind:
+            case "attach":
+                return b""
             case "fit":
                 return await self._asked_fit(msgspec.msgpack.decode(question, type=FitQuestion))
             case "wait":
@@ -353,6 +377,8 @@ class Owning:
         full = None if self._cluster is None else self._cluster.full()
         if full is not None:
             raise full
+        if not question.pins:
+            return b""  # these were found to fit before
         pins = pins_from(question.pins_sha256, question.pins)
         return self.host.fit.misfit(question.application, pins).encode()
 
@@ -361,12 +387,22 @@ class Owning:
         timeout_s = min(max(question.timeout_s, 0.0), ASKED_WAIT_S_MAX)
         if question.until == "commit":
             told = await self.committed_after(question.run_id, question.after_seq, timeout_s)
+            if not self._serves_others:
+                raise _not_serving()
             return b"\x01" if told else b""
         until: Until = "stop" if question.until == "stop" else "rest"
         try:
             return msgspec.msgpack.encode(await self.result(question.run_id, timeout_s, until))
         except StillRunning:
             return b""
+        except StoreError as error:
+            if not self._serves_others:
+                raise _not_serving() from error  # it is for the next owner to answer
+            raise
+
+
+def _not_serving() -> StoreError:
+    return StoreError("owner_gone", "the owner is opening or closing")
 
 
 def _listen(store: Any, owning: Owning) -> None:

@@ -7,10 +7,10 @@ the owner has it as its actor name, and says which file it speaks for.
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import os
 from collections.abc import Callable, Mapping
 from hashlib import sha256
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -19,7 +19,6 @@ from ..eventstore.location import parse_url
 from ..eventstore.owned import real_path
 from ..eventstore.port import RunRow
 from ..eventstore.remote import RemoteStore
-from ..runtime.binding import PRODUCER
 from ..runtime.commands import CommandAnswer, OutsideCommand
 from ..runtime.errors import (
     BoundloopError,
@@ -42,7 +41,7 @@ from .ray_cluster import NAMESPACE, Cluster, join
 from .ray_dispatch import RayExecutors
 from .ray_pool_actors import RayExecutorFactory, check_options
 from .ray_run_actor import LetGoMessage, ToolsWay, Way, socket_to_owner
-from .ray_run_actors import RayRunActor, make_messenger, make_run_actor
+from .ray_run_actors import Messenger, RayRunActor, make_run_actor, messenger_elsewhere
 from .seats import Seating
 from .shipping import Shipment, pack
 from .supervisor import LetGo, Supervisor
@@ -54,12 +53,6 @@ ADMITTED_MAX: Final = 20_000
 """Runs that may wait for a run actor; a further one is refused before anything is written."""
 
 OVERLOADED_RETRY_MS: Final = 1_000
-
-ASK_MESSENGER_S: Final = 10.0
-
-NAME_TRIES: Final = 40
-NAME_PAUSE_S: Final = 0.25
-"""How long a name is waited for that an owner which just ended still has."""
 
 
 class RayClusterUse:
@@ -83,6 +76,7 @@ class RayClusterUse:
         self._name = name
         self._seats = (run_actors, warm, dense_actors)
         self._pools = pools or {}
+        self._elsewhere = False
 
     def leave(self) -> None:
         """End the cluster if it was started for this Runtime."""
@@ -113,7 +107,9 @@ class RayClusterUse:
         if not self._local:
             elsewhere = await self._on_another_node(path)
             if elsewhere is not None:
-                return Attached(elsewhere, lost)
+                return await Attached.open(elsewhere, lost)
+        if self._elsewhere and not await asyncio.to_thread(os.path.exists, path):
+            raise StoreError("owner_gone", "the file is on another machine, and its owner is gone", path=path)
         try:
             return await Owning.open(
                 parts,
@@ -126,30 +122,15 @@ class RayClusterUse:
             if take_over:
                 raise
         try:
-            return Attached(await socket_to_owner(path), lost)
+            return await Attached.open(await socket_to_owner(path), lost)
         except OSError as error:
             raise StoreError("owner_gone", "the file's owner does not listen", path=path) from error
 
     async def _on_another_node(self, path: str) -> RemoteStore | None:
         """The store through the messenger of an owner on another machine, if there is one that lives."""
-        import ray
-
-        try:
-            handle: Any = await asyncio.to_thread(ray.get_actor, self.messenger_name(path), NAMESPACE)
-            async with asyncio.timeout(ASK_MESSENGER_S):
-                kind, producer, served, node_id = await handle.identify.remote()
-        except ValueError:
-            return None  # nobody has that name
-        except Exception:
-            return None  # it is ending
-        if node_id == self._cluster.node_id:
+        handle = await messenger_elsewhere(self.messenger_name(path), path, self._cluster.node_id)
+        if handle is None:
             return None
-        if (kind, producer, served) != ("store_messenger", PRODUCER, path):
-            raise StoreError(
-                "other_actor",
-                f"another {kind} ({producer}, {served}) has this Runtime's name",
-                path=self._name,
-            )
 
         async def carry(request: bytes) -> bytes:
             answer: bytes = await handle.carry.remote(request)
@@ -157,6 +138,7 @@ class RayClusterUse:
 
         store = CarriedStore(path, carry)
         await store.run("")
+        self._elsewhere = True
         return store
 
     def messenger_name(self, path: str) -> str:
@@ -207,7 +189,7 @@ class RayHosting:
             dependencies=parts.dependencies,
         )
         self._supervisor: Supervisor | None = None
-        self._messenger: Any = None
+        self._messenger = Messenger(use.messenger_name(path), path, use.node_id)
         self._owning: Owning | None = None
 
     def _made_pools(self, unclean: bool) -> Pools:
@@ -235,7 +217,7 @@ class RayHosting:
         """Make the messenger if hosts may be on other machines, and warm the first run actors."""
         solo, warm, dense = self._use.seats
         if not self._use.local:
-            self._messenger = await self._named_messenger()
+            await self._messenger.open()
         await self._pools.open(warm_s=WARM_S)
         owning = self._owning
         assert owning is not None
@@ -252,25 +234,12 @@ class RayHosting:
         )
         await self._supervisor.open()
 
-    async def _named_messenger(self) -> Any:
-        """Raises ``OwnedError`` if an owner that lives has the name."""
-        name = self._use.messenger_name(self._path)
-        for _ in range(NAME_TRIES):
-            try:
-                handle = make_messenger(name, self._path, self._use.node_id)
-            except ValueError:
-                await asyncio.sleep(NAME_PAUSE_S)  # the last owner's ends with its process
-                continue
-            await handle.identify.remote()
-            return handle
-        raise OwnedError(0, "another node", path=self._path)
-
     async def _make(self, name: str, dense: bool) -> RayRunActor:
         return await make_run_actor(
             name,
             shipment=self._shipment,
             way=Way(path=self._path, node_id=self._use.node_id),
-            messenger=self._messenger,
+            messenger=self._messenger.handle,
             tools=self._way_to_tools,
         )
 
@@ -279,15 +248,11 @@ class RayHosting:
 
     async def close(self) -> None:
         """Drain the run actors, then end everything made here."""
-        import ray
-
         if self._supervisor is not None:
             await self._supervisor.close()
         await self.executors.close()
         await self._pools.close()
-        if self._messenger is not None:
-            with contextlib.suppress(Exception):
-                ray.kill(self._messenger, no_restart=True)
+        self._messenger.close()
 
     # --- for the owner's host ------------------------------------------------------------------------------------------
 
@@ -325,7 +290,14 @@ class RayHosting:
 
     def full(self) -> BoundloopError | None:
         """See ``HostingElsewhere``."""
-        return Overloaded(OVERLOADED_RETRY_MS) if self.supervisor.queued >= ADMITTED_MAX else None
+        if self.supervisor.queued >= ADMITTED_MAX:
+            return Overloaded(OVERLOADED_RETRY_MS)
+        return self.supervisor.trouble
+
+    @property
+    def trouble(self) -> BoundloopError | None:
+        """See ``HostingElsewhere``."""
+        return self.supervisor.trouble
 
     async def answer(self, kind: str, question: bytes) -> bytes:
         """See ``HostingElsewhere``."""

@@ -96,6 +96,7 @@ class LetGoMessage(msgspec.Struct, frozen=True, array_like=True):
 
 
 RUN_ACTOR: Final = "run_actor"
+MESSENGER: Final = "store_messenger"
 
 
 class RunActor:
@@ -306,7 +307,11 @@ class StoreMessenger:
 
     async def identify(self) -> tuple[str, str, str, str]:
         """(kind, producer revision, path of the file, node)."""
-        return "store_messenger", PRODUCER, self._path, node_here()
+        return MESSENGER, PRODUCER, self._path, node_here()
+
+    async def gone(self) -> None:
+        """Never returns: whoever awaits it is told by Ray when the process ends."""
+        await asyncio.get_running_loop().create_future()
 
 
 def _text_of(error: BaseException) -> str:

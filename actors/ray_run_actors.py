@@ -12,7 +12,7 @@ import contextlib
 import os
 import signal
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import msgspec
 
@@ -21,9 +21,10 @@ from ..eventstore.socket_protocol import error_of
 from ..eventstore.submit import decode_answer
 from ..runtime.binding import PRODUCER
 from ..runtime.commands import CommandAnswer, OutsideCommand, encode_command
-from ..runtime.errors import BugError, StoreError
+from ..runtime.errors import BugError, OwnedError, StoreError
 from .ray_cluster import NAMESPACE
 from .ray_run_actor import (
+    MESSENGER,
     RUN_ACTOR,
     Identity,
     NotOpened,
@@ -41,6 +42,12 @@ OPEN_S: Final = 60.0
 """How long a run actor may take to be made: Ray's process, its imports and the application's."""
 
 KILL_AGAIN_S: Final = 1.0
+
+ASK_MESSENGER_S: Final = 10.0
+
+NAME_TRIES: Final = 40
+NAME_PAUSE_S: Final = 0.25
+"""How long a name is waited for that an owner which just ended still has."""
 
 OWNED_OPTIONS: Final[dict[str, Any]] = {
     "namespace": NAMESPACE,
@@ -99,14 +106,12 @@ class RayRunActor:
     def kill(self) -> None:
         """By Ray; and, where it is a process of this machine and still there a while later or when asked again, by its
         pid: one that was stopped doesn't hear Ray."""
-        import ray
-
         if self._killed:
             end_process(self.identity)
             return
         self._killed = True
         with contextlib.suppress(Exception):
-            ray.kill(self._handle, no_restart=True)
+            _ray().kill(self._handle, no_restart=True)
         asyncio.get_running_loop().call_later(KILL_AGAIN_S, end_process, self.identity)
 
 
@@ -125,9 +130,7 @@ async def make_run_actor(
 ) -> RayRunActor:
     """Make and open one. Raises ``TimeoutError`` after ``OPEN_S``, ``ApplicationError`` if the application's code fails
     there, and whatever Ray raises; nothing is left behind then."""
-    import ray
-
-    actor_class: Any = ray.remote(RunActor)
+    actor_class: Any = _ray().remote(RunActor)
     handle: Any = actor_class.options(name=name, **OWNED_OPTIONS).remote(
         name, shipment, msgspec.msgpack.encode(way), messenger, msgspec.msgpack.encode(tools)
     )
@@ -143,25 +146,96 @@ async def make_run_actor(
             )
     except BaseException:
         with contextlib.suppress(Exception):
-            ray.kill(handle, no_restart=True)
+            _ray().kill(handle, no_restart=True)
         raise
     return RayRunActor(handle, identity)
 
 
-def make_messenger(name: str, path: str, node_id: str) -> Any:
-    """The messenger beside the owner, on the owner's node."""
-    import ray
+class Messenger:
+    """The owner's messenger, beside it on its node; made again when it dies. ``name`` is that by which hosts on other
+    machines find it."""
+
+    def __init__(self, name: str, path: str, node_id: str) -> None:
+        self._name = name
+        self._path = path
+        self._node_id = node_id
+        self._watching: asyncio.Task[None] | None = None
+        self.handle: Any = None
+
+    async def open(self) -> None:
+        """Raises ``OwnedError`` if an owner that lives has the name."""
+        await self._make()
+        self._watching = asyncio.create_task(self._watch())
+
+    async def _make(self) -> None:
+        for _ in range(NAME_TRIES):
+            try:
+                handle = _messenger_actor(self._name, self._path, self._node_id)
+            except ValueError:
+                await asyncio.sleep(NAME_PAUSE_S)  # the last owner's ends with its process
+                continue
+            async with asyncio.timeout(OPEN_S):
+                await handle.identify.remote()
+            self.handle = handle
+            return
+        raise OwnedError(0, "another node", path=self._path)
+
+    async def _watch(self) -> None:
+        """Without it, an attached Runtime elsewhere would take the owner for dead."""
+        while True:
+            with contextlib.suppress(Exception):
+                await self.handle.gone.remote()
+            with contextlib.suppress(Exception):
+                await self._make()
+            await asyncio.sleep(NAME_PAUSE_S)
+
+    def close(self) -> None:
+        """End it. Harmless when done before."""
+        if self._watching is not None:
+            self._watching.cancel()
+        if self.handle is not None:
+            with contextlib.suppress(Exception):
+                _ray().kill(self.handle, no_restart=True)
+
+
+def _messenger_actor(name: str, path: str, node_id: str) -> Any:
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    actor_class: Any = ray.remote(StoreMessenger)
+    actor_class: Any = _ray().remote(StoreMessenger)
     return actor_class.options(
         name=name, scheduling_strategy=NodeAffinitySchedulingStrategy(node_id, soft=False), **OWNED_OPTIONS
     ).remote(path)
 
 
+async def messenger_elsewhere(name: str, path: str, node_id: str) -> Any:
+    """The messenger of that name, if it lives and isn't on this node; else None. Raises ``StoreError`` (``other_actor``)
+    if what has the name is something else, or speaks for another file: nothing is entrusted to it."""
+    try:
+        handle: Any = await asyncio.to_thread(_ray().get_actor, name, NAMESPACE)
+    except ValueError:
+        return None  # nobody has that name
+    if not hasattr(handle, "identify") or not hasattr(handle, "carry"):
+        raise StoreError("other_actor", "an actor of another kind has this Runtime's name", path=name)
+    try:
+        async with asyncio.timeout(ASK_MESSENGER_S):
+            said = cast("tuple[object, ...]", await handle.identify.remote())
+    except Exception:  # noqa: BLE001  whatever Ray raises: it is ending
+        return None
+    wanted = (MESSENGER, PRODUCER, path)
+    if len(said) != 4 or said[:3] != wanted:
+        raise StoreError("other_actor", f"{said!r} has this Runtime's name, not {wanted!r}"[:400], path=name)
+    return None if said[3] == node_id else handle
+
+
 def _insist_on_no_retries(handle: Any) -> None:
     """Ray retries a call of an actor that says so, and the call would be made twice."""
-    shown: Any = vars(handle)
-    retries: dict[str, int] = shown.get("_ray_method_max_task_retries") or {}
+    shown = cast("dict[str, Any]", vars(handle))
+    retries = cast("dict[str, int]", shown.get("_ray_method_max_task_retries") or {})
     if any(retries.values()) or shown.get("_ray_max_task_retries"):
         raise BugError("actor_retries", "an actor's calls must not be retried", path=RUN_ACTOR)
+
+
+def _ray() -> Any:
+    import ray
+
+    return ray

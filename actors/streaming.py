@@ -11,8 +11,8 @@ import msgspec
 
 from ..eventstore.codec import resolve
 from ..eventstore.history import load_run
-from ..eventstore.port import EventStore
-from ..runtime.errors import RunNotFound
+from ..eventstore.port import EventStore, StoredAppend
+from ..runtime.errors import HistoryRefused, RunNotFound
 from ..runtime.events import AnyEvent, RunSuspended, RunTerminated
 from .result import result_of
 from .waiting import Until, rests
@@ -40,27 +40,32 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
 async def committed_from(store: EventStore, run_id: str, after_seq: int, row_seq: int, until: Until) -> Page:
     """Events above ``after_seq``. ``row_seq`` is the end of the last row that was read whole, 0 for none: an append is
     read as a whole, and a reader may have stopped in the middle of one. Raises ``RunNotFound``, ``StoreError``,
-    ``LogDamaged``."""
+    ``HistoryRefused`` for a damaged run, once all that is still to be read was read."""
     rows = await store.read(run_id, after_seq=row_seq, rows_max=PAGE_ROWS)
-    records = await resolve(rows, store.get_blob)
-    items = tuple(
-        Committed(run_id=run_id, seq=record.seq, at_ms=record.at_ms, event=record.event)
-        for record in records
-        if record.seq > after_seq
-    )
     if rows:
-        row_seq = rows[-1].first_seq + rows[-1].event_count - 1
-        last = records[-1].event
-        ends = isinstance(last, RunTerminated | RunSuspended)
+        row_seq = _end(rows[-1])
+        records = await resolve([row for row in rows if _end(row) > after_seq], store.get_blob)
+        items = tuple(
+            Committed(run_id=run_id, seq=record.seq, at_ms=record.at_ms, event=record.event)
+            for record in records
+            if record.seq > after_seq
+        )
+        ends = bool(items) and isinstance(items[-1].event, RunTerminated | RunSuspended)
         return Page(items=items, row_seq=row_seq, over=ends and len(rows) < PAGE_ROWS)
     row = await store.run(run_id)
     if row is None:
         raise RunNotFound(run_id)
     if row.seq > row_seq:
         return Page(items=(), row_seq=row_seq, over=False)  # it has grown meanwhile: read on
+    if row.damaged:
+        raise HistoryRefused("log_damaged", row.damaged, path=run_id)
     if row.index.status == "terminated":
         return Page(items=(), row_seq=row_seq, over=True)
     if row.ready or row.owner:
         return Page(items=(), row_seq=row_seq, over=False)
     state, _ = await load_run(store, run_id)
     return Page(items=(), row_seq=row_seq, over=rests(result_of(state), until))
+
+
+def _end(row: StoredAppend) -> int:
+    return row.first_seq + row.event_count - 1

@@ -53,6 +53,9 @@ FRAME_WAIT_MS = 10_000
 IN_FLIGHT_MAX = 16
 """Requests of one connection in work; the next isn't read before one is answered."""
 
+ASKS_MAX = 1_000
+"""Questions to the application that one connection may have open besides: they may be waits, and hold up nothing."""
+
 LIGHT_FRAME_BYTES_MAX = 64 * 1024
 
 HEAVY_FRAMES_MAX = 2
@@ -178,6 +181,7 @@ class SocketServer:
     async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         assert self._stopping is not None
         room = asyncio.Semaphore(IN_FLIGHT_MAX)
+        asks = asyncio.Semaphore(ASKS_MAX)
         at_work: set[asyncio.Task[None]] = set()
         wait_ms = FIRST_FRAME_WAIT_MS
         try:
@@ -191,11 +195,16 @@ class SocketServer:
                 request = await _request(reader, size, heavy)
                 if request is None:
                     return
+                taken = room
+                if request.op == "ask":
+                    await asks.acquire()
+                    room.release()
+                    taken = asks
                 work = asyncio.create_task(self._answer(request, writer))
                 for tasks in (at_work, self._at_work):
                     tasks.add(work)
                     work.add_done_callback(tasks.discard)
-                work.add_done_callback(lambda _: room.release())
+                work.add_done_callback(lambda _, taken=taken: taken.release())
                 if heavy is not None:
                     work.add_done_callback(lambda _: self._heavy.release())
         finally:
