@@ -14,7 +14,9 @@ from boundloop.eventstore.location import open_store
 from boundloop.eventstore.port import EventStore, RunFilter, RunRow
 from boundloop.eventstore.verify import verify_store
 from boundloop.runtime import events as e
-from boundloop.runtime.invariants import check_state
+from boundloop.runtime.errors import BugError
+from boundloop.runtime.invariants import check_state, check_tree
+from boundloop.runtime.state import State
 
 PAGE_RUNS: Final = 1_000
 
@@ -31,13 +33,16 @@ async def judge(
         requests, effects = counts["requests"], counts["effects"]
         intents: Counter[str] = Counter()
         hashes: dict[tuple[str, int, int], bytes] = {}
+        trees: dict[str, dict[str, State]] = {}
         after = ""
         while page := await store.runs(RunFilter(after=after, limit=PAGE_RUNS)):
             for row in page:
-                await _judge_run(store, row, found, intents, hashes)
+                state = await _judge_run(store, row, found, intents, hashes)
+                trees.setdefault(row.root_id, {})[row.run_id] = state
             after = page[-1].run_id
     finally:
         await store.close()
+    _judge_trees(trees, found)
     for append in acknowledged:
         key = (append.run_id, append.first_seq, append.event_count)
         found["acknowledged events"] += append.event_count
@@ -59,12 +64,16 @@ async def _judge_run(
     found: Counter[str],
     intents: Counter[str],
     hashes: dict[tuple[str, int, int], bytes],
-) -> None:
+) -> State:
     found["runs"] += 1
     for stored in await store.read(row.run_id):
         hashes[row.run_id, stored.first_seq, stored.event_count] = stored.hash
     state, records = await load_run(store, row.run_id)
-    check_state(state)
+    try:
+        check_state(state)
+    except BugError as error:
+        found[f"{row.run_id} breaks {error.code}: {error.message}"] += 1
+        found["laws broken"] += 1
     if state.phase != "terminated" and not row.index.waiting_for and state.phase != "suspended":
         found["stranded runs"] += 1
     if state.phase == "terminated":
@@ -86,6 +95,19 @@ async def _judge_run(
                 pass
     if state.phase == "terminated" and (len(bound) != proposed or set(bound.values()) - {1}):
         found["calls without exactly one result"] += 1
+    return state
+
+
+def _judge_trees(trees: Mapping[str, Mapping[str, State]], found: Counter[str]) -> None:
+    """The laws of leases over each tree."""
+    for root_id, runs in trees.items():
+        found["trees"] += len(runs) > 1
+        found["deepest run"] = max(found["deepest run"], *(state.depth for state in runs.values()))
+        try:
+            check_tree(runs)
+        except BugError as error:
+            found[f"the tree of {root_id} breaks {error.code}: {error.message}"] += 1
+            found["laws broken"] += 1
 
 
 async def judge_acks(path: str, acks: Iterable[Ack]) -> Counter[str]:
@@ -113,6 +135,7 @@ FORBIDDEN: Final = (
     "queryable effects asked for twice",
     "calls without exactly one result",
     "stranded runs",
+    "laws broken",
     "zombies let in",
     "lost yeses",
     "leaked actors",

@@ -19,7 +19,7 @@ from tests.kill.acks import Ack
 from tests.kill.cluster_load import LIMITS, message, runtime_on
 from tests.kill.talk import Committed, HostDropped, HostSeen, Note, TurnedAway, say
 
-from boundloop.actors.client import Runtime
+from boundloop.actors.client import Runtime, StillRunning
 from boundloop.eventstore.port import (
     AlreadyDone,
     Append,
@@ -35,6 +35,7 @@ from boundloop.runtime.errors import BoundloopError, ConflictError, OwnedError
 
 LANES: Final = 4
 RUN_S: Final = 20.0
+CHILD_S: Final = 1.0
 PAUSE_S: Final = 0.2
 OPEN_TRIES: Final = 100
 PERSON: Final = "os:ben@driver"
@@ -166,10 +167,16 @@ class Driver:
                 for approval in result.approvals:
                     seq = await self._runtime.aio.approve(run_id, approval.approval_id, by=PERSON)
                     self._note(Ack(what="approved", run_id=run_id, seq=seq))
+                if result.waiting_for.startswith("child:"):
+                    await self._runtime.aio.wait(run_id, CHILD_S)
+            except StillRunning:
+                continue
             except BoundloopError as error:
                 await self._pause(error)
                 continue
-            if not result.approvals:
+            if not result.approvals and result.status != "waiting":
+                return
+            if result.waiting_for.startswith("person:"):
                 return
 
     async def _pause(self, error: BoundloopError) -> None:
