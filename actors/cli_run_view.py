@@ -77,6 +77,7 @@ def call_view(call: CallState) -> dict[str, Any]:
         "code": call.code,
         "attempt": call.attempt,
         "key": None if call.key is None else call.key.hex(),
+        "child": None if call.child is None else call.child.run_id,
         "arguments": shown_json(call.raw if call.arguments is None else call.arguments),
         "result": None if call.result is None else shown_json(call.result),
     }

@@ -28,7 +28,7 @@ def runs() -> None:
 @click.option("--agent")
 @click.option("--operation", "operation_id", metavar="ID")
 @click.option("--root", "root_id", metavar="RUN", help="Runs of one tree.")
-@click.option("--waiting-for", metavar="PREFIX", help="approval, key, timer or person.")
+@click.option("--waiting-for", metavar="PREFIX", help="approval, key, child, timer or person.")
 @click.option("--limit", type=click.IntRange(1, 1_000), default=50, show_default=True)
 @click.option("--after", default="", metavar="RUN", help="Go on after the last run of the page before.")
 @on_store

@@ -62,6 +62,7 @@ def _waits_now(found: Why, gone: str) -> Iterator[Wait]:
 _ON: Final = {
     "person": "a person",
     "key": "a key",
+    "child": "a child run",
     "timer": "a timer",
     "executor": "an executor",
     "model": "the model",

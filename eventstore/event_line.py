@@ -39,12 +39,15 @@ def _words(event: e.AnyEvent, chars_max: int) -> str:
             | e.CloseRequested()
             | e.RunSuspended()
             | e.RunTerminated()
+            | e.LeaseDenied()
         ):
             return _run_words(event)
         case e.ModelRequested() | e.ModelResponded() | e.ModelFailed():
             return _model_words(event)
         case e.ApprovalRequested() | e.ApprovalDecided() | e.ApprovalLapsed():
             return _approval_words(event, chars_max)
+        case e.ChildReserved() | e.ChildStarted() | e.ChildToppedUp() | e.ChildSettled():
+            return _child_words(event)
         case _:
             return _call_words(event, chars_max)
 
@@ -57,7 +60,8 @@ def _run_words(
     | e.CancelRequested
     | e.CloseRequested
     | e.RunSuspended
-    | e.RunTerminated,
+    | e.RunTerminated
+    | e.LeaseDenied,
 ) -> str:
     match event:
         case e.RunStarted():
@@ -67,8 +71,9 @@ def _run_words(
         case e.MessageReceived():
             return f"{event.source}: {event.text}"
         case e.LimitsRaised():
-            raised = ", ".join(f"{name}={value}" for name, value in event.raised.items())
-            return _joined(raised, by=event.by)
+            return _joined(_amounts(event.raised), by=event.by)
+        case e.LeaseDenied():
+            return f"no more {', '.join(event.limits)} above {event.by}"
         case e.CancelRequested():
             return _joined(event.reason, by=event.by)
         case e.CloseRequested():
@@ -101,6 +106,23 @@ def _approval_words(event: e.ApprovalRequested | e.ApprovalDecided | e.ApprovalL
             return _joined(f"{event.approval_id} {event.decision}", by=event.approver, reason=event.reason)
         case e.ApprovalLapsed():
             return _joined(f"{event.approval_id} {event.why}", what=event.what)
+
+
+def _child_words(event: e.ChildReserved | e.ChildStarted | e.ChildToppedUp | e.ChildSettled) -> str:
+    match event:
+        case e.ChildReserved():
+            return f"{event.agent}, run {event.child_run}: {_amounts(event.granted)}"
+        case e.ChildStarted():
+            return f"run {event.child_run}"
+        case e.ChildToppedUp():
+            return _joined(f"{_amounts(event.granted)} more", by=event.by)
+        case e.ChildSettled():
+            head = f"run {event.child_run} {event.outcome}: {event.reason}"
+            return _joined(head, spent=_amounts(event.spent))
+
+
+def _amounts(named: dict[str, int]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in named.items())
 
 
 def _call_words(event: e.AnyEvent, chars_max: int) -> str:

@@ -38,7 +38,7 @@ class TimelineLine(msgspec.Struct, frozen=True, kw_only=True):
 class Wait(msgspec.Struct, frozen=True, kw_only=True):
     """Something that the run waits for. ``until_ms`` 0 means that no time is set."""
 
-    on: Literal["person", "key", "timer", "executor", "model", "host"]
+    on: Literal["person", "key", "child", "timer", "executor", "model", "host"]
     what: str
     call: str = ""
     since_ms: int = 0
@@ -167,6 +167,14 @@ def _call_wait(state: State, call: CallState) -> Wait | None:
                 on="key",
                 what=f"call {call.holder_call} of run {call.holder_run} ({call.holder_why})",
                 call=call.call,
+            )
+        case "waiting_child" if call.child is not None:
+            return Wait(
+                on="child",
+                what=f"run {call.child.run_id} of agent {call.child.agent}",
+                call=call.call,
+                since_ms=call.started_at_ms,
+                until_ms=call.child.deadline_at_ms,
             )
         case "started":
             return Wait(

@@ -59,6 +59,8 @@ def next_commands(state: State, unknown: Iterable[str], now_ms: int) -> Iterator
         for call in state.calls.values():
             if call.phase == "waiting_key" and call.holder_run != state.run_id:
                 yield f"boundloop why {quote(call.holder_run)}"
+            elif call.phase == "waiting_child" and call.child is not None and call.child.started:
+                yield f"boundloop why {quote(call.child.run_id)}"
 
 
 def _lift(state: State, run: str, now_ms: int) -> Iterator[str]:

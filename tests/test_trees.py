@@ -280,6 +280,36 @@ def test_a_child_that_gets_no_more_ends_and_its_parent_hears_why(site: Site) -> 
     tree_of(site, result.run_id)
 
 
+def test_eight_children_at_once_never_pass_nine_calls(site: Site) -> None:
+    play = Play(
+        {
+            "": [calls(*(call("researcher", {"input": str(n)}) for n in range(8))), say("done")],
+            "researcher": [
+                calls(call("search", {"query": "a"}), call("search", {"query": "b"})),
+                say("found"),
+            ],
+        }
+    )
+    host = site.open(play.model, TOOLS)
+    result = host.run(limits=Limits(cost="1", tool_calls=9, turns=60))
+    assert len(child_runs(site, result.run_id)) == 8
+    used = total_use(tree_of(site, result.run_id))
+    assert used["tool_calls"] == result.spent["tool_calls"] == 9
+
+
+def test_a_child_without_limits_of_its_own_has_a_share_of_its_parents(site: Site) -> None:
+    play = Play({"": [call("writer", {"input": "x"}), say("done")], "writer": [say("w")]})
+    host = site.open(play.model, TOOLS)
+    limits = Limits(cost="1", turns=11, total_tokens=50_000, output_tokens=9_000, denials=3, deadline_s=90)
+    run_id = host.run(limits=limits).run_id
+    (child,) = child_runs(site, run_id)
+    got = host.state(child).limits
+    assert (got.turns, got.denials, got.deadline_ms) == (5, 3, 90_000)
+    assert got.total_tokens <= 25_000
+    assert got.output_tokens <= 4_500
+    assert got.cost_micros == 500_000
+
+
 def test_an_agent_that_starts_itself_for_ever_stops_at_the_roots_limits(site: Site) -> None:
     """A counter that is reset at each run's border would never end this."""
     play = Play(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -30,11 +31,17 @@ class Play:
     def __init__(self, parts: Mapping[str, Sequence[Line]], **options: Any) -> None:
         self.parts = parts
         self.asked: list[tuple[str, int, int]] = []
+        self._asked_for: dict[str, threading.Event] = {}
         options.setdefault("price", FREE)
         self.model = ScriptedModel(self.answer, **options)
 
+    def asked_for(self, run_id: str) -> threading.Event:
+        """Set once the model was asked for this run. From any thread."""
+        return self._asked_for.setdefault(run_id, threading.Event())
+
     def answer(self, request: ModelInput) -> ScriptedTurn:
         self.asked.append((request.run_id, request.turn, request.attempt))
+        self.asked_for(request.run_id).set()
         line = self.parts[request.system][request.turn - 1]
         return line(request) if callable(line) else line
 
