@@ -6,6 +6,7 @@ Everything is on the Runtime's loop.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, Protocol
 
@@ -135,7 +136,8 @@ class Owning:
         try:
             await self._begin(opened, cluster)
         except BaseException:
-            await self._wind_up()
+            with contextlib.suppress(Exception):  # what failed first is what is told
+                await self._wind_up()
             raise
         self._serves_others = True
         return self

@@ -14,6 +14,7 @@ from tests.written_runs import pins_for
 from boundloop.actors.seats import Seating
 from boundloop.actors.supervisor import (
     ADOPT_S,
+    ALONE_MAX,
     ANSWER_S,
     DRAIN_S,
     END_S,
@@ -145,6 +146,7 @@ class Stage:
         self.attempts: list[int] = []
         self.fail_to_make: Exception | None = None
         self.looks = 0
+        self.dense = False
         self._aside: set[asyncio.Task[None]] = set()
 
     def aside(self, work: Coroutine[Any, Any, None]) -> None:
@@ -186,7 +188,13 @@ class Stage:
 
     def started(self, run_id: str) -> RunStarted:
         spec = NewRunSpec(
-            tenant=TENANT, principal="p", operation_id=run_id, run_id=run_id, agent="a", input="go"
+            tenant=TENANT,
+            principal="p",
+            operation_id=run_id,
+            run_id=run_id,
+            agent="a",
+            input="go",
+            dense=self.dense,
         )
         return start_run(spec, pins_for())[0]
 
@@ -271,6 +279,30 @@ def test_a_suspect_dense_run_gets_a_seat_to_itself() -> None:
         await stage.loop.settle()
         assert stage.with_run("r1") is not stage.with_run("r2")
         assert not stage.with_run("r1").dense
+
+    play(test)
+
+
+def test_the_many_runs_of_a_dead_dense_actor_stay_together_and_go_on_alone_only_after_a_second_death() -> (
+    None
+):
+    async def test(stage: Stage) -> None:
+        stage.dense = True
+        await stage.open(dense_max=1, solo_max=2)
+        run_ids = [f"r{number}" for number in range(ALONE_MAX + 1)]
+        for run_id in run_ids:
+            await stage.run(run_id)
+        stage.with_run("r0").die()
+        await stage.loop.settle()
+        second = stage.with_run("r0")
+        assert second.dense
+        assert all(stage.with_run(run_id) is second for run_id in run_ids)
+        await second.let_go("r0", ready=True)  # it came to a wait: that death wasn't its fault
+        await stage.loop.settle()
+        stage.with_run("r1").die()
+        await stage.loop.settle()
+        assert stage.with_run("r0").dense
+        assert [actor.dense for actor in stage.seats if actor.has].count(False) == 2
 
     play(test)
 
@@ -384,7 +416,6 @@ def test_seats_that_cannot_be_made_are_tried_again_ever_more_slowly_and_whoever_
         assert stage.supervisor.holds("r1"), "the run goes on once it can"
         stage.fail_to_make = None
         await stage.loop.advance(16_000)
-        assert stage.supervisor.trouble is None
         assert "r1" in stage.with_run("r1").has
 
     play(test)
@@ -542,7 +573,8 @@ def test_a_command_to_a_silent_actor_says_so_in_time() -> None:
         actor = stage.with_run("r1")
 
         async def submit(run_id: str, command: OutsideCommand) -> CommandAnswer | None:
-            return await stage.loop.create_future()
+            answer: asyncio.Future[CommandAnswer] = stage.loop.create_future()
+            return await answer
 
         actor.submit = submit  # type: ignore[method-assign]  # renews, but doesn't answer
         asked = asyncio.ensure_future(stage.supervisor.submit("r1", CANCEL))

@@ -1,0 +1,192 @@
+"""Processes that share one store without Ray: the first Runtime on a file owns it, the others go through its socket.
+
+``python tests/attach_play.py FILE [other]`` is such a process; it is told what to do line by line, in JSON. What a run
+does is written into its system text, one word a turn: ``look`` (a read), ``hold`` (a read that waits for the file
+named in the run's input), ``pay`` (asks a person first). With ``other`` its application lacks ``pay``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import select
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final, Self
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+if __name__ == "__main__":
+    sys.path.insert(0, str(ROOT))
+
+from boundloop.actors import client
+from boundloop.actors.attached import Attached
+from boundloop.actors.client import Runtime
+from boundloop.actors.owning import Owning, Parts
+from boundloop.actors.ray_run_actor import socket_to_owner
+from boundloop.adapters.script import ScriptedTurn, call, say
+from boundloop.adapters.scripted import ScriptedModel
+from boundloop.eventstore.location import parse_url
+from boundloop.eventstore.sqlite_file import real_path
+from boundloop.runtime.errors import BoundloopError, OwnedError
+from boundloop.runtime.limits import WAIVED, Limits
+from boundloop.runtime.model import ModelInput, UserItem
+from boundloop.runtime.tool_spec import tool
+
+ANSWER_S: Final = 60.0
+LIMITS: Final = Limits(cost=WAIVED)
+
+
+class SocketUse:
+    """A cluster of this machine's processes: what ``RayClusterUse`` is, without Ray."""
+
+    async def serve(
+        self,
+        parts: Parts,
+        url: str,
+        *,
+        take_over: bool,
+        clock: Callable[[], int] | None,
+        lost: Callable[[], None],
+    ) -> Owning | Attached:
+        try:
+            return await Owning.open(parts, url, take_over=take_over, clock=clock)
+        except OwnedError:
+            return await Attached.open(await socket_to_owner(real_path(parse_url(url).path)), lost)
+
+    def leave(self) -> None:
+        """There is nothing to leave."""
+
+
+def use_sockets(patch: Callable[[Any, str, Any], None] = setattr) -> None:
+    """From now on every Runtime of this process is one of such a cluster."""
+
+    def sockets(*given: object, **wanted: object) -> type[SocketUse]:
+        return SocketUse
+
+    patch(client, "cluster_use", sockets)
+
+
+@tool(risk="read")
+async def look(number: int) -> dict[str, int]:
+    """Look something up."""
+    return {"number": number, "pid": os.getpid()}
+
+
+@tool(risk="read")
+async def hold(path: str) -> dict[str, int]:
+    """Wait until the file is there."""
+    while not Path(path).exists():  # noqa: ASYNC110, ASYNC240  a gate for all processes, and in memory
+        await asyncio.sleep(0.01)
+    return {"pid": os.getpid()}
+
+
+@tool(risk="irreversible", key=("order_id",))
+async def pay(order_id: str) -> dict[str, str]:
+    """Pay an order back."""
+    return {"paid": order_id}
+
+
+def answer(request: ModelInput) -> ScriptedTurn:
+    plan = request.system.split()
+    if request.turn > len(plan):
+        return say("Done.")
+    text = next((item.text for item in request.items if isinstance(item, UserItem)), "")
+    arguments: dict[str, dict[str, Any]] = {
+        "look": {"number": request.turn},
+        "hold": {"path": text},
+        "pay": {"order_id": request.run_id},
+    }
+    word = plan[request.turn - 1]
+    return call(word, arguments[word])
+
+
+def runtime_on(path: Path | str, *, other: bool = False, **options: Any) -> Runtime:
+    return Runtime(
+        store=f"sqlite:///{path}",
+        model=ScriptedModel(answer),
+        tools=[look, hold] if other else [look, hold, pay],
+        **options,
+    )
+
+
+def half_of(runtime: Runtime) -> Any:
+    """Its half on the loop."""
+    return vars(runtime)["_embedded"]
+
+
+class Member:
+    """The parent's end of such a process. A context manager that ends it by its pid."""
+
+    def __init__(self, path: Path, *options: str) -> None:
+        command = [sys.executable, str(Path(__file__).resolve()), str(path), *options]
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT, bufsize=0
+        )
+        self.opened = self.answer()
+
+    def tell(self, do: str, **arguments: Any) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps({"do": do, **arguments}).encode() + b"\n")
+
+    def ask(self, do: str, **arguments: Any) -> dict[str, Any]:
+        self.tell(do, **arguments)
+        return self.answer()
+
+    def answer(self) -> dict[str, Any]:
+        pipe = self.process.stdout
+        assert pipe is not None
+        assert select.select([pipe], [], [], ANSWER_S)[0], "the member says nothing"
+        line = pipe.readline()
+        assert line, f"the member ended with {self.process.wait(ANSWER_S)}"
+        said: dict[str, Any] = json.loads(line)
+        return said
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait(ANSWER_S)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.kill()
+        for pipe in (self.process.stdin, self.process.stdout):
+            if pipe is not None:
+                pipe.close()
+
+
+def _serve(path: str, *, other: bool) -> None:
+    use_sockets()
+    runtime = runtime_on(path, other=other)
+    _say({"attached": half_of(runtime).serving.attached, "pid": os.getpid()})
+    for line in sys.stdin.buffer:
+        told = json.loads(line)
+        try:
+            _say(_done(runtime, told))
+        except BoundloopError as error:
+            _say({"error": error.code})
+
+
+def _done(runtime: Runtime, told: dict[str, Any]) -> dict[str, Any]:
+    match told["do"]:
+        case "start":
+            runtime.start(told["input"], system=told["plan"], run_id=told["run"], limits=LIMITS)
+            return {"started": told["run"]}
+        case "result":
+            result = runtime.result(told["run"], ANSWER_S)
+            return {"status": result.status, "outcome": result.outcome, "text": result.text}
+        case _:
+            runtime.close()
+            return {"closed": True}
+
+
+def _say(said: dict[str, Any]) -> None:
+    sys.stdout.buffer.write(json.dumps(said).encode() + b"\n")
+    sys.stdout.buffer.flush()
+
+
+if __name__ == "__main__":
+    _serve(sys.argv[1], other="other" in sys.argv[2:])
