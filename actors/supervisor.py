@@ -42,6 +42,13 @@ ADOPT_S: Final = 60.0
 ADOPT_RUNS_MAX: Final = 100
 """Runs in one question to a run actor."""
 
+ALONE_MAX: Final = 8
+"""A run actor that dies with more runs than this makes none of them a suspect: they are spread, and only one that another
+dies with too goes on alone. Else one death of a dense actor would send thousands through the few seats for one each."""
+
+DEATHS_KEPT_MAX: Final = 50_000
+"""Runs of which it is remembered that an actor died with them; the oldest are forgotten first."""
+
 REFUSALS_MAX: Final = 3
 """A free run that so many run actors in a row would not take is left alone until somebody touches it."""
 
@@ -133,7 +140,7 @@ class Supervisor:
         self._watch = watch
         self._actors: dict[str, _Held] = {}
         self._adopting: dict[str, asyncio.Task[None]] = {}
-        self._suspects: set[str] = set()
+        self._suspects: dict[str, bool] = {}
         self._refusals: dict[str, int] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._clearing: set[asyncio.Task[None]] = set()
@@ -184,7 +191,7 @@ class Supervisor:
 
     def takes(self, row: RunRow, started: RunStarted) -> bool:
         """Dense runs of the owner's tenant stay with the owner while there are no dense seats; all others sit here."""
-        suspect = row.run_id in self._suspects
+        suspect = self._suspects.get(row.run_id, False)
         if started.dense and self.dense_stay_here(row.tenant) and not suspect:
             return False
         dense = started.dense and self.seating.dense_max > 0
@@ -237,7 +244,7 @@ class Supervisor:
         if self.seating.seat_of.get(word.run_id) != word.seat:
             return  # that seat was cleared already
         self.seating.got_up(word.run_id)
-        self._suspects.discard(word.run_id)
+        self._suspects.pop(word.run_id, None)
         self._refusals.pop(word.run_id, None)
         error: BaseException | None = None
         if word.failed:
@@ -361,7 +368,7 @@ class Supervisor:
             self._refusals[run_id] = refusals
             self._look()
         else:
-            self._suspects.discard(run_id)
+            self._suspects.pop(run_id, None)
             self._look()
 
     async def _watch_over(self, name: str, held: _Held) -> None:
@@ -377,12 +384,19 @@ class Supervisor:
         runs = self.seating.gone(name)
         if not held.put_down:
             self.deaths += 1
-            self._suspects.update(runs)
+            self._suspect(runs)
             if not held.used and self._loop.time() - held.opened_at < SHORT_LIFE_S:
                 self._not_made(name, StoreError("short_lived", "a run actor died idle", path=name))
         task = self._loop.create_task(self._freed(held))
         self._clearing.add(task)
         task.add_done_callback(self._clearing.discard)
+
+    def _suspect(self, runs: Sequence[str]) -> None:
+        """An actor died with these: which of them may have been the cause."""
+        for run_id in runs:
+            self._suspects[run_id] = run_id in self._suspects or len(runs) <= ALONE_MAX
+        while len(self._suspects) > DEATHS_KEPT_MAX:
+            del self._suspects[next(iter(self._suspects))]
 
     async def _freed(self, held: _Held) -> None:
         self._host_gone(held.handle.host_id)
