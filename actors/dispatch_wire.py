@@ -14,7 +14,7 @@ from typing import Annotated, Final
 import msgspec
 
 from ..eventstore.port import BLOB_BYTES_MAX
-from ..eventstore.process_identity import boot_id
+from ..eventstore.process_identity import ProcessIdentity, boot_id
 from ..runtime.canonical import canonical_bytes
 from ..runtime.commands import Executed
 from .execution import Report
@@ -71,15 +71,13 @@ class BatchReply(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fi
 
 
 class ExecutorIdentity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What an executor says it is. ``revision`` is that of the shipped application, ``boot`` of its machine. ``failure``
-    names the type of what kept it from loading the application."""
+    """What an executor says it is. ``revision`` is that of the shipped application. ``failure`` names the type of what
+    kept it from loading the application."""
 
     class_name: Text
     store: Text
     revision: Text
-    boot: Text
-    node: Text
-    pid: int
+    process: ProcessIdentity
     failure: Text = ""
 
 

@@ -10,8 +10,6 @@ concurrency groups than it: ``CONTROL``, and ``WATCH`` for ``linger``, whose onl
 from __future__ import annotations
 
 import asyncio
-import os
-import platform
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
@@ -19,7 +17,7 @@ from typing import Any, Final
 
 import msgspec
 
-from ..eventstore.process_identity import boot_id
+from ..eventstore.process_identity import this_process
 from . import execution
 from .dispatch_wire import (
     ExecutorIdentity,
@@ -81,9 +79,7 @@ class _Executor:
                 class_name=type(self).__name__,
                 store=self._store,
                 revision=self._revision,
-                boot=boot_id(),
-                node=platform.node(),
-                pid=os.getpid(),
+                process=this_process(),
                 failure=self._failure,
             )
         )

@@ -6,9 +6,13 @@ Never detached, never restarted and never retried by Ray: a new executor is a ne
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
+import signal
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from ..eventstore.process_identity import ProcessIdentity, is_same_process
 from ..runtime.errors import BugError, DeclarationError
 from .daemon_thread import on_daemon_thread
 from .dispatch_wire import ExecutorIdentity, decode_identity
@@ -83,6 +87,7 @@ class RayExecutorFactory:
         self._pools = pools
         self._shipment = untyped_ray().put(shipment)
         self._handles: dict[str, Any] = {}
+        self._processes: dict[str, ProcessIdentity] = {}
         self._ends: dict[str, asyncio.Future[None]] = {}
 
     def name_of(self, key: PoolKey, number: int) -> str:
@@ -97,7 +102,9 @@ class RayExecutorFactory:
         answer = handle.identify.options(concurrency_group=CONTROL).remote()
         async with asyncio.timeout(ANSWER_S):
             data = await asyncio.wrap_future(answer.future())
-        refuse_other(decode_identity(data), CLASSES[key[1]].__name__, self._store, self._revision, name)
+        identity = decode_identity(data)
+        refuse_other(identity, CLASSES[key[1]].__name__, self._store, self._revision, name)
+        self._processes[name] = identity.process
         self._watch(name, handle, gone)
 
     async def end(self, name: str) -> None:
@@ -106,11 +113,14 @@ class RayExecutorFactory:
         handle = self._handles.pop(name, None)
         if handle is None:
             return
+        process = self._processes.pop(name, None)
         ended = self._ends.pop(name, None)
         if ended is not None and not ended.done():
             cleared = handle.clear.options(concurrency_group=CONTROL).remote()
             either = [asyncio.wrap_future(cleared.future()), ended]
-            await asyncio.wait(either, timeout=CLEAR_S, return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait(either, timeout=CLEAR_S, return_when=asyncio.FIRST_COMPLETED)
+            if not done:
+                _kill_here(process)
         await on_daemon_thread(untyped_ray().kill, handle, no_restart=True)
 
     def _make(self, name: str, key: PoolKey) -> Any:
@@ -147,6 +157,14 @@ class RayExecutorFactory:
 
         # Of a dead actor that is an error at once.
         handle.linger.options(concurrency_group=WATCH).remote().future().add_done_callback(answered)
+
+
+def _kill_here(process: ProcessIdentity | None) -> None:
+    """Ray asks a process to end itself and takes seconds over one that doesn't answer; on this machine there is no need
+    to wait for that."""
+    if process is not None and is_same_process(process):
+        with contextlib.suppress(OSError):
+            os.kill(process.pid, signal.SIGKILL)
 
 
 def refuse_other(identity: ExecutorIdentity, class_name: str, store: str, revision: str, name: str) -> None:

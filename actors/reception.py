@@ -43,6 +43,8 @@ class Reception:
         try:
             arguments = decode_canonical(call.arguments)
         except CanonicalRefused:
+            arguments = None
+        if not isinstance(arguments, dict):
             return refused(call, "arguments_unbound")
         dispatch = Dispatch(
             spec=spec,
@@ -57,7 +59,7 @@ class Reception:
                 valid_ms=valid_ms,
                 dependencies=self._dependencies,
             ),
-            arguments=arguments if isinstance(arguments, dict) else {},
+            arguments=arguments,
             epoch=call.epoch,
             valid_ms=valid_ms,
             view_bytes_max=call.view_bytes_max,
