@@ -45,6 +45,7 @@ class Counts:
     stopped_nodes: int = 0
     turned_away_from_stopped_nodes: int = 0
     actors_on_killed_nodes: int = 0
+    pss_bytes: int = 0
     left: int = -1
     desk: dict[str, int] = field(default_factory=dict[str, int])
     open_runs: list[str] = field(default_factory=list[str])
@@ -53,17 +54,15 @@ class Counts:
 
 
 class ClusterTrial:
-    """Made inside of a running cluster; ``work`` does it all."""
+    """Starts its cluster and processes when made; ``work`` does it all, ``close`` ends them."""
 
-    def __init__(
-        self, folder: Path, cluster: LocalCluster, far: FarSide, model_url: str, seed: int, victims: list[str]
-    ) -> None:
+    def __init__(self, folder: Path, far: FarSide, model_url: str, seed: int, victims: list[str]) -> None:
         self.folder = folder
         self.path = str(folder / "runs.db")
         self.acknowledged: list[Acknowledged] = []
         self.recovery = Recovery()
         self.counts = Counts()
-        self.cluster = cluster
+        self.cluster = LocalCluster()
         self._chance = random.Random(seed)
         self._victims = victims
         self._heard: queue.SimpleQueue[Heard] = queue.SimpleQueue()
@@ -73,7 +72,8 @@ class ClusterTrial:
         self._drivers = 0
         self._ended_by_themselves = 0
         self._began = time.monotonic()
-        self._arguments = [str(folder), str(far.port), model_url, cluster.address, str(seed)]
+        self._seed = seed
+        self._places = [str(folder), str(far.port), model_url]
         self._errors = folder / "errors.txt"
         self._environment = {
             **os.environ,
@@ -89,7 +89,17 @@ class ClusterTrial:
 
     def _member(self, role: str) -> Speaker:
         self._drivers += role == "driver"
-        return self._speaker("member", [role, *self._arguments, str(self._drivers)])
+        arguments = [role, *self._places, self.cluster.address, str(self._seed), str(self._drivers)]
+        return self._speaker("member", arguments)
+
+    def begin_anew(self) -> None:
+        """Kill whatever is left of the cluster and who uses it, and start another."""
+        self.service.kill()
+        self.driver.kill()
+        self.cluster.close()
+        self.cluster = LocalCluster()
+        self.service = self._member("service")
+        self.driver = self._member("driver")
 
     # --- listening -------------------------------------------------------------------------------------------------
 
@@ -206,13 +216,18 @@ class ClusterTrial:
             # Three looks in a row at a store in which nothing moves and nobody is left.
             looks = looks + 1 if self.nobody_left() and quiet_from == self._appends else 0
             quiet_from = self._appends
-        self.close()
+        self._end_processes()
+        self.counts.pss_bytes = self.cluster.pss_bytes()
         actors = self.cluster.actors(*OURS)
         left = self.cluster.left_after(actors, LEAK_S)
         self.counts.leaked = [f"{process.actor} {process.pid} ({process.state})" for process in left]
 
     def close(self) -> None:
-        """End the processes of the trial."""
+        """End the processes of the trial, and the cluster."""
+        self._end_processes()
+        self.cluster.close()
+
+    def _end_processes(self) -> None:
         for zombie in self.zombies:
             send(alive([zombie.process]), signal.SIGCONT)
         self.zombies.clear()

@@ -1,7 +1,7 @@
 """Kill again and again under load: ``python tests/kill/run.py --kills N [--seed S] [--victims KIND,…]``.
 
 Without ``--victims``: one SQLite file and one host process after the other, no Ray (``alone``). With it: the victims are
-run actors, tool executors, the owner of the store, the process that starts runs, and raylets of a three-node Ray cluster
+run actors, tool executors, the owner of the store, the process that starts runs, raylets, or all of a three-node Ray cluster
 (``cluster_trial``); run actors are also stopped until others have their runs, and go on then. Approvals and the settling of
 unknown effects come from a process of its own. A far side in another one counts. At the end every run must have ended.
 Prints the counts; exit 1 if anything that was promised is broken.
@@ -36,7 +36,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--victims", default="", help="run-actor,executor,owner,driver,raylet")
+    parser.add_argument("--victims", default="", help="run-actor,executor,owner,driver,raylet,cluster")
     asked = parser.parse_args()
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="kill-") as folder:
@@ -73,7 +73,6 @@ def on_a_cluster(folder: Path, kills: int, seed: int, victims: list[str]) -> tup
     from tests.kill import cluster_load
     from tests.kill.cluster_trial import ClusterTrial
     from tests.kill.victims import VICTIMS
-    from tests.ray.cluster import LocalCluster
 
     from boundloop.adapters.loopback_process import LoopbackProcess
 
@@ -82,13 +81,8 @@ def on_a_cluster(folder: Path, kills: int, seed: int, victims: list[str]) -> tup
         raise SystemExit(f"no such victim: {min(unknown)}")
     # Workers import the load's module by name.
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
-    with (
-        FarSide.start(in_order=True) as far,
-        LoopbackProcess(cluster_load.script(seed)) as model,
-        LocalCluster() as cluster,
-    ):
-        health = cluster.health
-        trial = ClusterTrial(folder, cluster, far, model.base_url, seed, victims)
+    with FarSide.start(in_order=True) as far, LoopbackProcess(cluster_load.script(seed)) as model:
+        trial = ClusterTrial(folder, far, model.base_url, seed, victims)
         given_up = ""
         try:
             trial.work(kills)
@@ -96,7 +90,6 @@ def on_a_cluster(folder: Path, kills: int, seed: int, victims: list[str]) -> tup
             given_up = str(error)
         finally:
             trial.close()
-        memory = cluster.pss_bytes()
         counts = far.counts()
     found = asyncio.run(judge(trial.path, counts, trial.acknowledged))
     found.update(asyncio.run(judge_acks(trial.path, read_acks(folder / "acks.jsonl"))))
@@ -113,10 +106,11 @@ def on_a_cluster(folder: Path, kills: int, seed: int, victims: list[str]) -> tup
     found["leaked actors"] = len(told.leaked)
     found["runs left"] = max(0, told.left)
     found["given up"] = bool(given_up)
+    health = trial.cluster.health
     settings = f"every {health.period_ms} ms, time-out {health.timeout_ms} ms, {health.failures} failures"
     lines = [
         *trial.recovery.lines(),
-        f"{len(cluster.nodes)} nodes, health check {settings}; {memory // 2**20} MiB of Ray at the end",
+        f"3 nodes, health check {settings}; {told.pss_bytes // 2**20} MiB of Ray at the end",
     ]
     if given_up or told.left or told.leaked:
         lines += [given_up, *told.open_runs, *told.leaked, *told.notes]

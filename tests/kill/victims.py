@@ -17,7 +17,7 @@ from boundloop.eventstore.owner import live_owner
 if TYPE_CHECKING:
     from tests.kill.cluster_trial import ClusterTrial
 
-VICTIMS: Final = ("run-actor", "executor", "owner", "driver", "raylet")
+VICTIMS: Final = ("run-actor", "executor", "owner", "driver", "raylet", "cluster")
 RUN_ACTORS: Final = ("RunActor",)
 EXECUTORS: Final = ("SyncExecutor", "AsyncExecutor", "QuickExecutor")
 OURS: Final = (*RUN_ACTORS, *EXECUTORS, "StoreMessenger")
@@ -62,8 +62,10 @@ class Killer:
                 self._kill_owner()
             case "driver":
                 self._kill_driver()
-            case _:
+            case "raylet":
                 self._kill_raylet()
+            case _:
+                self._kill_cluster()
 
     def _kill_run_actor(self) -> None:
         def busy() -> list[Process]:
@@ -153,3 +155,11 @@ class Killer:
             self._trial.counts.turned_away.total() - turned_away
         )
         self._trial.cluster.go_on(stopped)
+
+    def _kill_cluster(self) -> None:
+        """Everything of Ray and both processes that use it: what the store holds is all that is left."""
+        hosts = self._trial.placement.all_hosts()
+        runs = self._trial.placement.runs_of(hosts)
+        self._trial.recovery.killed("cluster", runs, hosts, time.monotonic())
+        self._trial.cluster.kill_gcs()
+        self._trial.begin_anew()

@@ -220,6 +220,7 @@ class LocalCluster:
         left = alive_after(self._seen.values(), END_S)
         cluster = getattr(self, "_cluster", None)
         if cluster is not None:
+            cluster.global_state.disconnect()
             for node in (*cluster.worker_nodes, *filter(None, [cluster.head_node])):
                 node.kill_all_processes(check_alive=False, allow_graceful=False, wait=True)
             cluster.worker_nodes.clear()
