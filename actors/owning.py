@@ -35,6 +35,7 @@ from .fit import other_application
 from .following import Followers
 from .host import Elsewhere, Host
 from .loop_thread import closed
+from .resting import rested_result
 from .result import Result, result_of
 from .waiting import StillRunning, Until, Waiters, rests
 
@@ -284,7 +285,7 @@ class Owning:
         if row.owner and row.owner != host.host_id:
             return None  # a host has it; folding a long log to learn that would be dear
         state = await self._load(run_id)
-        result = result_of(state)
+        result = await rested_result(host.store, state)
         if host.hosted(run_id) is not None:
             return None
         if not row.ready and rests(result, until):

@@ -11,8 +11,9 @@ from ..runtime.stops import unfinished
 
 
 class Approval(msgspec.Struct, frozen=True, kw_only=True):
-    """An open approval: what is to be decided. ``preview`` is canonical JSON."""
+    """An open approval: what is to be decided, in which run. ``preview`` is canonical JSON."""
 
+    run_id: str
     approval_id: str
     call: str
     tool: str
@@ -24,7 +25,8 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     """One run at one moment.
 
     ``status`` is ``ended``, ``stopped`` (someone can lift it: ``resumable``), ``waiting`` (for what ``waiting_for``
-    names) or ``running``; a run that waits for nothing but child runs is running, by them. ``outcome`` and ``reason`` are empty unless it ended or stopped. ``text`` is the final answer
+    names) or ``running``; a run that waits for nothing but child runs is running, by them. Where all of those rest until a
+    person acts, whoever waits for the run is told ``waiting``, with the approvals below (``resting.rested_result``). ``outcome`` and ``reason`` are empty unless it ended or stopped. ``text`` is the final answer
     of a completed run. ``spent`` and ``limits`` are per metered quantity; ``overrun`` only where usage passed a limit.
     """
 
@@ -62,6 +64,7 @@ def result_of(state: State) -> Result:
         status = "waiting" if waits and not waits.startswith("child:") else "running"
     approvals = tuple(
         Approval(
+            run_id=state.run_id,
             approval_id=call.approval.approval_id,
             call=call.call,
             tool=call.tool,

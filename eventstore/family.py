@@ -126,37 +126,32 @@ def _in_call_order(runs: Iterable[Relative]) -> list[Relative]:
     return sorted(runs, key=place)
 
 
-async def waits_below(store: EventStore, state: State) -> str:
-    """Whom a run waits for that waits for nothing but child runs, if none of the runs below it can go on before a person
-    acts: the ``waiting_for`` of the first of them that a person is asked in, ``child:<run>`` where that run is stopped.
-    Empty if something goes on below, or will by itself. Rows first: a log is read only of a run that waits for children.
-    """
-    waiting, found, seen = [state], "", 0
+async def asked_below(store: EventStore, state: State) -> list[RunRow]:
+    """The runs below one that waits for child runs alone in which a person has to act, if nothing below goes on before;
+    empty if something goes on, or will by itself. Rows first: a log is read only of a run that waits for children."""
+    waiting, asked, seen = [state], list[RunRow](), 0
     while waiting and seen < RUNS_MAX:
         state = waiting.pop()
         opened = [call for call in state.calls.values() if call.open]
         if state.phase != "open_calls" or any(call.phase not in _AT_REST for call in opened):
-            return ""
+            return []
         for call in opened:
-            if call.child is None or not call.child.started:
-                if call.phase == "waiting_child":
-                    return ""
+            if call.child is None or call.phase != "waiting_child":
                 continue
             seen += 1
             row = await store.run(call.child.run_id)
             if row is None or row.ready or row.owner or row.damaged or row.index.status == ENDED_STATUS:
-                return ""
+                return []
             waits = row.index.waiting_for
             if waits.startswith("child:"):
                 child, _ = await load_run(store, row.run_id)
                 waiting.append(child)
-            elif waits.startswith(("approval:", "person:")):
-                found = found or waits
-            elif row.index.status == "suspended":
-                found = found or f"child:{row.run_id}"
+            elif waits.startswith(("approval:", "person:")) or row.index.status == "suspended":
+                asked.append(row)
             else:
-                return ""
-    return found
+                return []
+    return asked
 
 
 _AT_REST = frozenset({"waiting_child", "waiting_approval"})
+"""What a call waits at that only somebody else moves on."""

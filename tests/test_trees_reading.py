@@ -8,10 +8,11 @@ from tests.test_trees import TOOLS, approval_in_a_grandchild
 from tests.tree_play import Play, child_runs, read_tree
 
 from boundloop.actors import Runtime
+from boundloop.actors.resting import rested_result
 from boundloop.adapters import ScriptedTurn, call, calls, say
-from boundloop.eventstore.family import read_family, waits_below
+from boundloop.eventstore.family import asked_below, read_family
 from boundloop.eventstore.port import EventStore
-from boundloop.runtime import Limits
+from boundloop.runtime import Limits, agent
 from boundloop.runtime import events as e
 from boundloop.runtime.children import child_run_id
 
@@ -112,10 +113,11 @@ def test_a_root_whose_whole_tree_waits_for_a_person_says_for_what(site: Site) ->
     host.settle()
     (grandchild,) = child_runs(site, child_runs(site, run_id)[0])
     (asked,) = site.of(grandchild, e.ApprovalRequested)
-    state = host.state(run_id)
-    assert host.on_loop(waits_below(site.store, state)) == f"approval:{asked.approval_id}"
-    host.rt.approve(grandchild, asked.approval_id, by="boss")
-    assert host.on_loop(waits_below(site.store, state)) == ""
+    result = host.rest(run_id)
+    assert (result.status, result.waiting_for) == ("waiting", f"approval:{asked.approval_id}")
+    (approval,) = result.approvals
+    host.rt.approve(approval.run_id, approval.approval_id, by="boss")
+    assert host.rest(run_id).text == "refunded"
 
 
 def test_a_tree_in_which_something_goes_on_waits_for_nobody(site: Site) -> None:
@@ -129,10 +131,28 @@ def test_a_tree_in_which_something_goes_on_waits_for_nobody(site: Site) -> None:
     host = site.open(play.model, TOOLS)
     run_id = host.start()
     host.settle()
-    assert host.on_loop(waits_below(site.store, host.state(run_id))) == ""
+    state = host.state(run_id)
+    assert host.on_loop(asked_below(site.store, state)) == []
+    assert host.on_loop(rested_result(site.store, state)).status == "running"
     play.model.gate("pen").open()
     host.settle()
-    assert host.on_loop(waits_below(site.store, host.state(run_id))).startswith("approval:")
+    assert host.rest(run_id).waiting_for.startswith("approval:")
+
+
+def test_a_root_whose_child_was_stopped_waits_for_whoever_lifts_it(site: Site) -> None:
+    patient = agent(name="patient", description="Waits.", system="patient", on_stop="suspend")
+    play = Play(
+        {
+            "": [call("patient", {"input": "a"}), say("done")],
+            "patient": [ScriptedTurn(text="cut", finish="truncated"), say("whole")],
+        }
+    )
+    host = site.open(play.model, [patient])
+    result = host.run()
+    (child,) = child_runs(site, result.run_id)
+    assert (result.status, result.waiting_for) == ("waiting", f"child:{child}")
+    host.rt.resume(child, by="boss")
+    assert host.rest(result.run_id).text == "done"
 
 
 def test_a_damaged_run_does_not_hide_the_others(site: Site) -> None:

@@ -1,0 +1,39 @@
+"""Where a run rests together with the runs below it: a tree waits for a person when all that is open in it does."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from ..eventstore.family import asked_below
+from ..eventstore.history import load_run
+from ..eventstore.port import EventStore
+from ..runtime.state import State
+from .result import Approval, Result, result_of
+
+APPROVALS_MAX: Final = 100
+"""Approvals of one tree that a result names; the inbox has them all."""
+
+
+async def rested_result(store: EventStore, state: State) -> Result:
+    """The picture of this state; of a run that waits for nothing but child runs also whom those wait for, if none of them
+    goes on before a person acts. Raises ``StoreError``."""
+    result = result_of(state)
+    if result.status != "running" or not result.waiting_for.startswith("child:"):
+        return result
+    asked = await asked_below(store, state)
+    if not asked:
+        return result
+    approvals: list[Approval] = []
+    for row in asked:
+        if len(approvals) < APPROVALS_MAX and row.index.waiting_for.startswith("approval:"):
+            below, _ = await load_run(store, row.run_id)
+            approvals += result_of(below).approvals
+    first = asked[0]
+    return msgspec.structs.replace(
+        result,
+        status="waiting",
+        waiting_for=first.index.waiting_for or f"child:{first.run_id}",
+        approvals=tuple(approvals[:APPROVALS_MAX]),
+    )
