@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 from tests.stepped_runtime import HOST_LAPSES_MS, Site
-from tests.tree_play import Play, own_use, tree_of
+from tests.tree_play import THREE_LEVELS_LIMITS, own_use, three_levels, tree_of
 
-from boundloop.adapters import call, calls, say
-from boundloop.runtime import Limits, agent, tool
+from boundloop.runtime import agent, tool
 from boundloop.runtime import events as e
 
 KEYS: list[str] = []
@@ -31,23 +30,6 @@ def pay(order_id: str, ctx: Any) -> dict[str, Any]:
 lead = agent(name="lead", description="Leads.", system="lead", tools=("worker", "search"))
 worker = agent(name="worker", description="Works.", system="worker", tools=("pay", "search"))
 TOOLS = (search, pay, lead, worker)
-LIMITS = Limits(cost="1", turns=24, model_attempts=60, tool_calls=24, children=8)
-
-
-def play() -> Play:
-    """Three levels, side by side, one effect that two of them want, and a child that runs out of its lease."""
-    return Play(
-        {
-            "": [calls(call("lead", {"input": "a"}), call("worker", {"input": "b"})), say("done")],
-            "lead": [calls(call("worker", {"input": "c"}), call("search", {"query": "s"})), say("led")],
-            "worker": [
-                call("pay", {"order_id": "A"}),
-                call("search", {"query": "1"}),
-                call("search", {"query": "2"}),
-                say("worked"),
-            ],
-        }
-    )
 
 
 class NthAppend:
@@ -65,9 +47,9 @@ class NthAppend:
 def appends_of_a_whole_tree() -> int:
     site = Site()
     counter = NthAppend(0)
-    host = site.open(play().model, TOOLS)
+    host = site.open(three_levels().model, TOOLS)
     host.line.cut_at(counter, before=True)
-    assert host.run(limits=LIMITS).text == "done"
+    assert host.run(limits=THREE_LEVELS_LIMITS).text == "done"
     site.close()
     return counter.seen
 
@@ -78,8 +60,8 @@ APPENDS = appends_of_a_whole_tree()
 def test_the_tree_is_worth_crashing(site: Site) -> None:
     KEYS.clear()
     assert APPENDS > 25
-    host = site.open(play().model, TOOLS)
-    result = host.run(limits=LIMITS)
+    host = site.open(three_levels().model, TOOLS)
+    result = host.run(limits=THREE_LEVELS_LIMITS)
     tree = tree_of(site, result.run_id)
     assert len(tree) == 4
     assert any(isinstance(event, e.ChildToppedUp) for _, events in tree.values() for event in events)
@@ -90,9 +72,9 @@ def test_the_tree_is_worth_crashing(site: Site) -> None:
 @pytest.mark.parametrize("number", range(2, APPENDS + 1))  # the first is the caller's own start
 def test_a_process_that_dies_at_an_append_changes_nothing(number: int, before: bool, site: Site) -> None:
     KEYS.clear()
-    host = site.open(play().model, TOOLS)
+    host = site.open(three_levels().model, TOOLS)
     host.line.cut_at(NthAppend(number), before=before)
-    run_id = host.start(limits=LIMITS)
+    run_id = host.start(limits=THREE_LEVELS_LIMITS)
     host.settle()
     assert host.line.broken.is_set()
     host.line.bury()  # a command that was under way gives its run back on the way out, and would wait for ever

@@ -11,11 +11,12 @@ import msgspec
 from tests.stepped_runtime import Site
 
 from boundloop.adapters import ScriptedModel
-from boundloop.adapters.script import ScriptedTurn
+from boundloop.adapters.script import ScriptedTurn, call, calls, say
 from boundloop.eventstore.history import fold_records, read_records
 from boundloop.eventstore.port import EventStore, RunFilter
 from boundloop.runtime import events as e
 from boundloop.runtime.invariants import check_state, check_tree
+from boundloop.runtime.limits import Limits
 from boundloop.runtime.model import ModelInput
 from boundloop.runtime.prices import FREE, Price
 from boundloop.runtime.state import METERED, State
@@ -44,6 +45,26 @@ class Play:
         self.asked_for(request.run_id).set()
         line = self.parts[request.system][request.turn - 1]
         return line(request) if callable(line) else line
+
+
+def three_levels() -> Play:
+    """Three levels, side by side, one effect that two of them want, and a child that runs out of its lease."""
+    return Play(
+        {
+            "": [calls(call("lead", {"input": "a"}), call("worker", {"input": "b"})), say("done")],
+            "lead": [calls(call("worker", {"input": "c"}), call("search", {"query": "s"})), say("led")],
+            "worker": [
+                call("pay", {"order_id": "A"}),
+                call("search", {"query": "1"}),
+                call("search", {"query": "2"}),
+                say("worked"),
+            ],
+        }
+    )
+
+
+THREE_LEVELS_LIMITS = Limits(cost="1", turns=24, model_attempts=60, tool_calls=24, children=8)
+"""Under which a worker of ``three_levels`` runs out."""
 
 
 def priced(micros: int) -> Price:
