@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, cast
 
@@ -25,10 +26,11 @@ OVERLOADED_TRIES: Final = 600
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """An input with options of its own, which come before those of the batch: ``operation_id``, ``run_id``, …"""
+    """An input with options of ``Runtime.start`` of its own, which come before those of the batch: ``operation_id``,
+    ``run_id``, …"""
 
     input: str
-    options: StartOptions = field(default_factory=lambda: cast("StartOptions", {}))
+    options: Mapping[str, object] = field(default_factory=dict[str, object])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

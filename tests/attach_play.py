@@ -117,6 +117,11 @@ def half_of(runtime: Runtime) -> Any:
     return vars(runtime)["_embedded"]
 
 
+def on_loop(runtime: Runtime, work: Any) -> Any:
+    """Await something on its loop."""
+    return vars(runtime)["_thread"].call(work, ANSWER_S)
+
+
 class Member:
     """The parent's end of such a process. A context manager that ends it by its pid."""
 
