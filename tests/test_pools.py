@@ -38,11 +38,10 @@ class Factory:
 
     async def start(self, name: str, key: PoolKey, gone: Callable[[], None]) -> None:
         self.started.append(name)
-        await asyncio.sleep(0 if self.broken else START_MS / 1_000)
-        if self.hangs:
-            await asyncio.get_running_loop().create_future()
         if self.broken is not None:
             raise self.broken
+        never: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        await asyncio.wait([never], timeout=None if self.hangs else START_MS / 1_000)
         self.up[name] = gone
 
     async def end(self, name: str) -> None:

@@ -151,10 +151,10 @@ class Cluster:
         while not happened():
             if time.monotonic() > deadline:
                 return False
-            self.run(self._moment())
+            self.run(self.moment())
         return True
 
-    async def _moment(self) -> None:
+    async def moment(self) -> None:
         await asyncio.wait([self.loop.create_future()], timeout=0.02)
 
     def actor(self, kind: Kind) -> tuple[str, Any]:
@@ -527,7 +527,7 @@ def test_an_actor_of_another_kind_under_an_executors_name_is_not_used(
         )
         host.start(flight.dispatch)
         while not flight.reports:
-            await cluster._moment()  # pyright: ignore[reportPrivateUsage]  # the test's own clock
+            await cluster.moment()
         await host.close()
 
     cluster.run(through_another_host())
@@ -561,17 +561,21 @@ def test_options_that_ray_refuses_are_refused_by_name(cluster: Cluster) -> None:
     check_options({"big": Pool(ray_options={"num_cpus": 1, "resources": {"node0": 0.1}})})
 
 
-def test_an_application_that_cannot_be_loaded_is_told_from_a_lack_of_places(cluster: Cluster) -> None:
+def test_why_an_application_cannot_be_loaded_is_known_to_the_owner(cluster: Cluster) -> None:
     async def play() -> None:
         pools = Pools(
             {("default", "sync"): shapes(DECLARED, GROUPS, TOOLS)["default", "sync"]},
             {},
             cluster.factory("broken", b"no shipment"),
         )
-        want = Want(want_id="w", host_id="h", tool="t", pool="default", kind="sync", valid_ms=6_000)
-        assert await pools.lease(want) == Refused(code="executors_failing")
+        want = Want(want_id="w", host_id="h", tool="t", pool="default", kind="sync", valid_ms=60_000)
+        waiting = cluster.loop.create_task(pools.lease(want))
+        while not pools.failures:
+            await cluster.moment()
         assert "UnpicklingError" in str(pools.failures["default", "sync"])
+        assert not waiting.done()
         await pools.close()
+        assert await waiting == Refused(code="closed")
 
     cluster.run(play())
 
