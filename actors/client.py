@@ -24,13 +24,14 @@ from ..runtime.state import State
 from ..runtime.toolbox import Toolbox
 from . import wishes
 from .embedded import Embedded, cluster_use
-from .loop_thread import LoopThread, own_loop
+from .loop_thread import LoopThread, closed, own_loop
 from .mapping import PARALLEL_DEFAULT, Batch, Mapped, Row
 from .model_spec import adapter_from
 from .owning import Parts
 from .pool_spec import Pool
 from .result import Result
 from .run_options import Permissions, StartOptions, Tools, checked_text, permissions_from
+from .serving import Word, given_by_signals
 from .streaming import Committed
 from .waiting import StillRunning, Until
 from .watching import ProgressWatcher, Watcher
@@ -271,6 +272,7 @@ class Runtime:
             cluster=cluster,
         )
         self._thread = LoopThread(asyncio.new_event_loop() if loop is None else loop)
+        self._closed_words: set[Word] = set()
         self.aio = AsyncRuntime(self, self._embedded, self._thread)
         try:
             self._call(self._embedded.open(store, take_over=take_over, clock=clock))
@@ -450,6 +452,22 @@ class Runtime:
 
     # --- life --------------------------------------------------------------------------------------------------
 
+    def serve(self) -> None:
+        """Host runs until SIGTERM or SIGINT (where this is the main thread) or another thread's ``close``; then close: runs
+        are put down where they are within 8 s, and run actors that take longer are killed. The signals mean something
+        else only for that time. Raises ``StoreError`` (``closed``) if it is closed already."""
+        if self._embedded.closed:
+            raise closed()
+        word = Word()
+        self._closed_words.add(word)
+        try:
+            if not self._embedded.closed:
+                with given_by_signals(word):
+                    word.wait()
+                    self.close()
+        finally:
+            self._closed_words.discard(word)
+
     def close(self) -> None:
         """Stop hosting: runs stay where they are in the log and are ready for the next Runtime. Idempotent."""
         if self._thread.is_here():
@@ -457,6 +475,8 @@ class Runtime:
         if self._embedded.closed:
             return
         self._embedded.closed = True
+        for word in tuple(self._closed_words):
+            word.give()
         try:
             self._call(self._embedded.shut_down(), timeout_s=CLOSE_TIMEOUT_S)
         finally:

@@ -183,6 +183,10 @@ def _done(runtime: Runtime, told: dict[str, Any]) -> dict[str, Any]:
         case "result":
             result = runtime.result(told["run"], ANSWER_S)
             return {"status": result.status, "outcome": result.outcome, "text": result.text}
+        case "serve":
+            _say({"serving": os.getpid()})
+            runtime.serve()
+            return {"closed": True}
         case _:
             runtime.close()
             return {"closed": True}
