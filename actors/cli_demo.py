@@ -23,6 +23,7 @@ from .cli_session import output_option
 from .cli_text import quoted, safe_text
 
 if TYPE_CHECKING:
+    from .demo import Plan
     from .demo_proof import Check, Found
     from .demo_timeline import Timeline
 
@@ -68,24 +69,31 @@ def demo(
     the counters of the shop prove all of it: one refund, one kill survived, one replayed result, one refused call; else 1
     with what differed. The store's file stays, for the commands that it names at the end.
     """
-    from .demo import Plan, play
+    from .demo import Plan
+
+    out = Output(output, at_once=True)
+    os.environ.pop("RAY_ADDRESS", None)  # the demo's Ray is its own
+    return perform(
+        Plan(
+            store=str(store_url or context.find_root().params.get("store_url") or STORE),
+            approve="ask" if approve == "ask" else "self",
+            within_s=within_s or (ASKING_S if approve == "ask" else WITHIN_S),
+            boundloop=command_name(),
+        ),
+        out,
+    )
+
+
+def perform(plan: Plan, out: Output) -> int:
+    """Play, say what was found, and answer the exit code. On the main thread."""
+    from .demo import play
     from .demo_proof import checks
     from .demo_timeline import Timeline
 
-    out = Output(output, at_once=True)
-    url = store_url or context.find_root().params.get("store_url") or STORE
-    bound_s = within_s or (ASKING_S if approve == "ask" else WITHIN_S)
-    os.environ.pop("RAY_ADDRESS", None)  # the demo's Ray is its own
-    plan = Plan(
-        store=str(url),
-        approve="ask" if approve == "ask" else "self",
-        within_s=bound_s,
-        boundloop=command_name(),
-    )
     timeline = Timeline(out)
     with overheard() as warnings:
         try:
-            with deadline(bound_s), terminating():
+            with deadline(plan.within_s), terminating():
                 found = play(plan, timeline)
         except BoundloopError as error:
             timeline.plain()

@@ -26,6 +26,7 @@ from ..eventstore.verify import verify_run
 from ..runtime import events as e
 from ..runtime.errors import BoundloopError, OwnedError
 from .cli_session import approver
+from .cli_text import quoted
 from .client import Runtime
 from .demo_application import (
     AGENT,
@@ -216,11 +217,12 @@ class _Story:
         if self._plan.approve == "self":
             self._runtime.approve(self._run, approval_id, by=APPROVER, reason="the preview is the draft")
             return
-        where = f"--store {self._plan.store}"
         here = "y or n here, or " if is_terminal() else ""
-        self._timeline.line("demo", f"waits for a person: {here}in another shell:")
-        for verb in ("approve", "reject"):
-            self._timeline.plain(f"  {self._plan.boundloop} {verb} {approval_id} {where}")
+        where = f"{approval_id} --store {quoted(self._plan.store)}"
+        self._timeline.alarm(
+            f"waits for a person: {here}in another shell:",
+            [f"{self._plan.boundloop} {verb} {where}" for verb in ("approve", "reject")],
+        )
 
         def decided(yes: bool) -> object:
             decide = self._runtime.approve if yes else self._runtime.reject
@@ -228,7 +230,7 @@ class _Story:
 
         if self._terminal is not None:
             self._terminal.close()
-        self._terminal = Terminal(decided, lambda: self._timeline.line("demo", "y or n, please"))
+        self._terminal = Terminal(decided, lambda: self._timeline.alarm("y or n, please", ()))
 
     # --- what is read --------------------------------------------------------------------------------------------------
 

@@ -180,9 +180,9 @@ def serve(shop: Shop) -> None:
     handler = type("ShopCounter", (Desk,), {"shop": shop})
     server = _Server((ADDRESS, 0), handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    print(server.server_address[1], flush=True)
-    with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C in the terminal is for whoever started this
-        sys.stdin.buffer.read()
+    with contextlib.suppress(BrokenPipeError):  # whoever started this is gone already
+        print(server.server_address[1], flush=True)
+    sys.stdin.buffer.read()
     server.server_close()
 
 

@@ -67,16 +67,16 @@ def checks(found: Found) -> list[Check]:
 
 
 def summary(found: Found) -> str:
-    """The last line: what it came to, counted."""
-    return ", ".join(
-        (
-            found.state.outcome or found.state.phase,
-            counted(found.effects("refunds"), "refund"),
-            f"{counted(len(_host_deaths(found)), 'kill')} survived",
-            counted(len(_replayed(found)), "replayed result"),
-            counted(len(found.of(e.CallRejected)), "refused call"),
-        )
+    """The last line: what it came to, counted; and that it isn't what was to be proven, if it isn't."""
+    made = checks(found)
+    words = (
+        found.state.outcome or found.state.phase,
+        counted(found.effects("refunds"), "refund"),
+        f"{counted(len(_host_deaths(found)) if _one_kill(found).ok else 0, 'kill')} survived",
+        counted(len(_replayed(found)), "replayed result"),
+        counted(len(found.of(e.CallRejected)), "refused call"),
     )
+    return ("" if all(check.ok for check in made) else "not proven: ") + ", ".join(words)
 
 
 def counted(number: int, thing: str) -> str:

@@ -60,7 +60,10 @@ class ShopProcess(ShopClient):
     ``RuntimeError`` if it doesn't listen in time."""
 
     def __init__(self, command: Sequence[str] = COMMAND) -> None:
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        # A group of its own: Ctrl-C in the terminal is for whoever started it.
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, process_group=0
+        )
         try:
             super().__init__(_port(self._process))
         except BaseException:

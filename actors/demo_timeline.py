@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from textwrap import wrap
 from typing import Final, cast
 
@@ -75,6 +75,15 @@ class Timeline:
         if self._shown:
             self._clear()
             self._out.line(text)
+
+    def alarm(self, text: str, more: Iterable[str]) -> None:
+        """What nobody may miss: on stderr in the formats for programs. Its parts are safe already."""
+        if self._shown:
+            self.line("demo", text)
+            for line in more:
+                self.plain(f"  {line}")
+        else:
+            self._out.to_stderr("; ".join((text, *more)))
 
     def verdict(self, text: str, *, good: bool) -> None:
         """The same, in the colour of good or bad news."""
