@@ -11,8 +11,10 @@ import asyncio
 import json
 import os
 import select
+import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, Self
@@ -20,6 +22,8 @@ from typing import Any, Final, Self
 ROOT: Final = Path(__file__).resolve().parent.parent
 if __name__ == "__main__":
     sys.path.insert(0, str(ROOT))
+
+from tests.ray.process_table import eventually
 
 from boundloop.actors import client
 from boundloop.actors.attached import Attached
@@ -184,12 +188,17 @@ def _done(runtime: Runtime, told: dict[str, Any]) -> dict[str, Any]:
             result = runtime.result(told["run"], ANSWER_S)
             return {"status": result.status, "outcome": result.outcome, "text": result.text}
         case "serve":
-            _say({"serving": os.getpid()})
+            threading.Thread(target=_say_once_it_serves, args=(signal.getsignal(signal.SIGTERM),)).start()
             runtime.serve()
             return {"closed": True}
         case _:
             runtime.close()
             return {"closed": True}
+
+
+def _say_once_it_serves(before: object) -> None:
+    assert eventually(lambda: signal.getsignal(signal.SIGTERM) is not before, ANSWER_S)
+    _say({"serving": os.getpid()})
 
 
 def _say(said: dict[str, Any]) -> None:
