@@ -34,6 +34,11 @@ from ..runtime.top_ups import Short, lease_of, lease_raise, short_of, top_up_id
 ASK_ROUNDS_MAX: Final = 4
 """How often a run asks for the same once more, because somebody else took what had just been given."""
 
+_DAMAGED: Final = frozenset(
+    {"log_damaged", "log_start", "log_gap", "log_illegal", "pins_missing", "pins_decode"}
+)
+"""The other run's log can't be believed: asking again mends nothing."""
+
 _TRY_AGAIN: Final = frozenset({"run_contended", "owned", "overloaded"})
 
 
@@ -47,7 +52,7 @@ async def start_child(store: EventStore, state: State, call: CallState) -> Comma
     try:
         await create_unhosted(store, event, encoded_pins, root_id=root_id)
     except ConflictError:
-        # Limits of the parent that were raised since make other pins; the first creation is the one that counts.
+        # Limits of the parent that were raised since are in this event, not in that one; the first creation counts.
         records = await read_records(store, child.run_id, to_seq=1)
         first = records[0].event if records else None
         if not isinstance(first, RunStarted) or (first.parent_run, first.parent_call) != (
@@ -87,7 +92,10 @@ async def ask_parent(store: EventStore, child: State, asked: Short) -> RaiseLeas
     """More of what the run is short of: from its parent, else from the nearest run further up that has enough, and from
     there down again, on record in each log. What the parent's log grants already is taken first."""
     for _ in range(ASK_ROUNDS_MAX):
-        parent, _ = await load_intact(store, child.parent_run)
+        try:
+            parent, _ = await load_intact(store, child.parent_run)
+        except (LogDamaged, HistoryRefused):
+            break  # its parent's damage is none of the child's
         call = parent.calls.get(child.parent_call)
         if call is None or call.child is None or call.phase != "waiting_child":
             break
@@ -122,7 +130,9 @@ async def _given(store: EventStore, parent: State, call: CallState, child: State
 
 async def _submit(store: EventStore, run_id: str, command: OutsideCommand) -> CommandAnswer:
     answer = decode_answer(await store.submit(run_id, command.command_id, encode_command(command)))
-    if not answer.accepted and (answer.actor in ("store", "bug") or answer.code in _TRY_AGAIN):
+    if answer.accepted or answer.code in _DAMAGED:
+        return answer
+    if answer.actor in ("store", "bug") or answer.code in _TRY_AGAIN:
         raise StoreError(answer.code, answer.message, path=run_id)
     return answer
 

@@ -568,18 +568,21 @@ class RunDriver:
         """The observation that comes of it, if any. What is marked as seen to before the look is looked at again if a
         nudge comes during it."""
         state, store = self.state, self.around.store
+        if isinstance(order, AskParent):
+            return await children.ask_parent(store, state, dict(order.asked))
+        call = state.calls.get(order.call)
+        if call is None or call.phase != "waiting_child":
+            return None  # settled while this was on its way
         match order:
             case StartChild():
-                return await children.start_child(store, state, state.calls[order.call])
+                return await children.start_child(store, state, call)
             case SettleChild():
                 self._looked.add(order.call)
-                return await children.look_at_child(store, state.calls[order.call])
+                return await children.look_at_child(store, call)
             case CancelChild():
-                await children.cancel_child(store, state, state.calls[order.call])
+                await children.cancel_child(store, state, call)
                 self._cancelled.add(order.call)
                 return None
-            case AskParent():
-                return await children.ask_parent(store, state, dict(order.asked))
 
     async def _checked(self, order: RunChecks, call: CallState) -> ChecksDone:
         """All rungs of the application over one call, the ledger's row with them."""

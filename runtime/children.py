@@ -100,7 +100,8 @@ def reserve(
 
 def child_start(state: State, call: CallState) -> tuple[e.RunStarted, bytes]:
     """The first event of the child and its encoded pins: the parent's model, revisions, tenant, principal and operation,
-    the agent's own text, goal and tools, and never a permission or a tool that the parent's pins don't have."""
+    the agent's own text, goal and tools, and never a permission or a tool that the parent's pins don't have. The pins are
+    those of every child of this agent in the tree; what is the child's own is in the event."""
     child, agent = call.child, agent_of_call(state, call)
     if child is None or agent is None:
         raise BugError("child_unknown", f"{call.call} has no child run", path=call.call)
@@ -110,7 +111,6 @@ def child_start(state: State, call: CallState) -> tuple[e.RunStarted, bytes]:
         state.pins,
         system=agent.system,
         tools=tools_of(agent, known),
-        limits=limits_of_child(state, agent, child.granted, deadline_ms),
         goal=agent.goal,
     )
     encoded = encode_pins(pins)
@@ -131,6 +131,7 @@ def child_start(state: State, call: CallState) -> tuple[e.RunStarted, bytes]:
         on_stop=agent.on_stop,
         dense=True,
         deadline_at_ms=child.deadline_at_ms,
+        limits=limits_of_child(state, agent, child.granted, deadline_ms),
     )
     return started, encoded
 

@@ -64,7 +64,8 @@ class Event(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
 class RunStarted(Event, frozen=True, tag="run_started"):
     """The run exists. ``pins_sha256`` names the blob with everything that is fixed for the run (``pins.Pins``).
     ``dense``: it may share its host with many others; a hint for placement that decides nothing. ``deadline_at_ms``: a
-    child's deadline is never after this, whenever it is created; 0 for a run without a parent."""
+    child's deadline is never after this, whenever it is created; 0 for a run without a parent. ``limits``: a child's, where
+    they differ from the pinned ones, by name and ``tool_calls_each.<tool>``; so children of one agent share their pins."""
 
     run_id: str
     tenant: str
@@ -82,6 +83,7 @@ class RunStarted(Event, frozen=True, tag="run_started"):
     on_stop: Literal["suspend", "end"] = "suspend"
     dense: bool = False
     deadline_at_ms: int = 0
+    limits: dict[str, int] = {}
 
 
 class RunResumed(Event, frozen=True, tag="run_resumed"):

@@ -17,7 +17,7 @@ from . import events as e
 from .canonical import decode_canonical
 from .errors import BugError, HistoryRefused
 from .goal import Evidence
-from .limits import RAISABLE
+from .limits import RAISABLE, LimitValues
 from .model import AssistantCall, AssistantItem, Item, NoteItem, ResultItem, UserItem
 from .pins import Pins
 from .projection import error_content, ok_content, replayed_content
@@ -30,15 +30,16 @@ _encode_item = msgspec.msgpack.Encoder().encode
 def begin(event: e.RunStarted, pins: Pins, at_ms: int) -> State:
     """The state after ``run_started``, the first event of every log."""
     request_head = pins_head(pins)
+    limits = with_lease(pins.limits, event.limits) if event.limits else pins.limits
     state = State(
         run_id=event.run_id,
         pins=pins,
         pins_sha256=event.pins_sha256,
-        limits=pins.limits,
+        limits=limits,
         tools={tool.name: tool for tool in pins.tools if tool.offered},
         request_head_sha256=sha256(request_head).digest(),
         request_head_bytes=len(request_head) + sum(tool.size_bytes for tool in pins.tools_offered()),
-        meters=Meters.of(pins.limits),
+        meters=Meters.of(limits),
         tenant=event.tenant,
         principal=event.principal,
         operation_id=event.operation_id,
@@ -54,7 +55,7 @@ def begin(event: e.RunStarted, pins: Pins, at_ms: int) -> State:
         at_ms=at_ms,
         started_at_ms=at_ms,
         deadline_cap_ms=event.deadline_at_ms,
-        deadline_at_ms=_deadline(at_ms, pins.limits.deadline_ms, event.deadline_at_ms),
+        deadline_at_ms=_deadline(at_ms, limits.deadline_ms, event.deadline_at_ms),
         epoch=1,
         phase=next_run_phase("", "run_started"),
     )
@@ -62,6 +63,20 @@ def begin(event: e.RunStarted, pins: Pins, at_ms: int) -> State:
         state.evidence = [0] * len(pins.goal.evidence)
     _append_item(state, UserItem(event.input))
     return state
+
+
+def with_lease(limits: LimitValues, differing: Mapping[str, int]) -> LimitValues:
+    """The limits of a child: the pinned ones with those that its first event names."""
+    fields: dict[str, Any] = {}
+    each = dict(limits.tool_calls_each)
+    for name, value in differing.items():
+        if name.startswith(EACH):
+            each[name.removeprefix(EACH)] = value
+        elif name in LimitValues.__struct_fields__:
+            fields[name] = value
+        else:
+            raise HistoryRefused("limit_unknown", f"{name} is no limit", path=name)
+    return msgspec.structs.replace(limits, **fields, tool_calls_each=each)
 
 
 def pins_head(pins: Pins) -> bytes:

@@ -7,9 +7,7 @@ by the child's log when the child has ended. So no run of a tree passes what any
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
-
-import msgspec
+from typing import Final
 
 from .agent_definition import AgentDefinition
 from .agent_reach import tools_of
@@ -83,15 +81,21 @@ def _uses(state: State, agent: AgentDefinition, name: str) -> bool:
 
 def limits_of_child(
     state: State, agent: AgentDefinition, lease: dict[str, int], deadline_ms: int
-) -> LimitValues:
-    """The child's limits: its parent's as they are now or lower, and what is metered by the lease."""
-    fields: dict[str, Any] = {}
-    for name, asked in agent.limits.items():
-        if name not in METERED:
-            fields[name] = min(asked, getattr(state.limits, name))
-    fields.update({name: amount for name, amount in lease.items() if name in METERED})
-    fields["tool_calls_each"] = {
-        name.removeprefix(EACH): amount for name, amount in lease.items() if name.startswith(EACH)
+) -> dict[str, int]:
+    """The child's limits where they differ from the pinned ones: its parent's as they are now or lower, and what is
+    metered by the lease. Of a tool that the agent can't reach no call is lent."""
+    pinned = state.pins.limits
+    wanted: dict[str, int] = {}
+    for name in LimitValues.__struct_fields__:
+        present: object = getattr(state.limits, name)
+        if name not in METERED and type(present) is int:
+            wanted[name] = min(present, agent.limits.get(name, present))
+    wanted |= {EACH + tool: 0 for tool in pinned.tool_calls_each}
+    wanted |= lease
+    wanted["deadline_ms"] = deadline_ms
+    wanted["depth"] = min(state.limits.depth, state.depth + 1 + agent.limits.get("depth", state.limits.depth))
+    return {
+        name: value
+        for name, value in wanted.items()
+        if name.startswith(EACH) or value != getattr(pinned, name)
     }
-    fields["depth"] = min(state.limits.depth, state.depth + 1 + agent.limits.get("depth", state.limits.depth))
-    return msgspec.structs.replace(state.limits, **{**fields, "deadline_ms": deadline_ms})

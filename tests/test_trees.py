@@ -12,6 +12,7 @@ from tests.tree_play import Play, child_runs, data_of, total_use, tree_of
 from boundloop.adapters import ScriptedTurn, call, calls, say
 from boundloop.runtime import Limits, agent, spawn, tool
 from boundloop.runtime import events as e
+from boundloop.runtime.children import child_run_id
 
 REFUNDS: list[str] = []
 
@@ -381,3 +382,49 @@ def test_a_child_of_another_process_goes_on_when_that_dies(site: Site) -> None:
     again.advance(HOST_LAPSES_MS)
     assert again.rest(run_id).text == "done"
     assert len(tree_of(site, run_id)) == 2
+
+
+def test_a_damaged_child_has_spent_its_lease_and_its_parent_ends(site: Site) -> None:
+    """Nobody writes into a damaged log, so its parent learns of it when it looks: at its own deadline at the latest."""
+    host = site.open(approval_in_a_grandchild().model, TOOLS)
+    run_id = host.start(limits=Limits(cost="1", deadline_s=60), on_stop="end")
+    host.settle()
+    (child,) = child_runs(site, run_id)
+    host.on_loop(site.store.mark_damaged(child, "its log was altered"))
+    host.advance(80_000)
+    result = host.rest(run_id)
+    assert (result.outcome, result.reason) == ("incomplete", "deadline")
+    (settled,) = site.of(run_id, e.ChildSettled)
+    assert (settled.outcome, settled.reason) == ("failed", "log_damaged")
+    granted = site.of(run_id, e.ChildReserved)[0].granted
+    assert settled.spent == {name: amount for name, amount in sorted(granted.items()) if amount}
+
+
+def test_a_child_whose_parent_is_damaged_stops_at_its_own_limit(site: Site) -> None:
+    play = Play(
+        {
+            "": [call("researcher", {"input": "a lot"}), say("done")],
+            "researcher": [
+                ScriptedTurn(text="", calls=call("search", {"query": "0"}).calls, gate="begin"),
+                *(call("search", {"query": str(n)}) for n in range(1, 50)),
+            ],
+        }
+    )
+    host = site.open(play.model, TOOLS)
+    run_id = host.start(limits=Limits(cost="1", turns=9))
+    host.settle()
+    (child,) = child_runs(site, run_id)
+    host.on_loop(site.store.mark_damaged(run_id, "its log was altered"))
+    play.model.gate("begin").open()
+    result = host.rest(child)
+    assert (result.outcome, result.reason) == ("incomplete", "max_turns")
+    assert site.of(child, e.LeaseDenied)
+
+
+def test_an_id_that_another_run_has_is_no_child(site: Site) -> None:
+    play = Play({"": [call("writer", {"input": "x"}), say("went on")], "writer": [say("w")]})
+    host = site.open(play.model, TOOLS)
+    host.run(run_id=child_run_id("root", "c1.0"), tools=["search"], text="not a child")
+    result = host.run(run_id="root")
+    assert (result.outcome, result.text) == ("completed", "went on")
+    assert site.of("root", e.ResultBound)[0].code == "child_conflict"

@@ -33,6 +33,7 @@ EVENTS: tuple[e.AnyEvent, ...] = (
         "end",
         True,
         9,
+        {"turns": 3},
     ),
     e.RunResumed(3, "host_died", "h1", "u", "cmd1", D),
     e.MessageReceived("runtime", "more", "cmd2", D),
