@@ -82,8 +82,7 @@ class QuickBatch:
             with self._changed:
                 self._reports[place] = report
                 self._open -= 1
-                if not self._open:
-                    self._changed.notify_all()
+                self._changed.notify_all()
 
     def _left_s(self) -> float:
         """Until the last open call must be over."""

@@ -35,7 +35,7 @@ from .executor_process import Guard, silence
 from .executors import Dispatch, Executors
 from .loop_lag import LoopLag
 from .quick_batch import Passer, QuickBatch
-from .reception import Reception, refused, run_here
+from .reception import Reception, overdue, refused, run_here
 from .shipping import unpack
 
 CONTROL: Final = "control"
@@ -48,6 +48,11 @@ EARLY_STOPS_MAX: Final = 1_000
 
 LOOP_STUCK_S: Final = 10.0
 """A loop that a tool has blocked for so long is ended with its process: its other calls are being kept from their ends."""
+
+DEAF_S: Final = 1.0
+DEAF_MAX: Final = 8
+"""Coroutines that go on past their validity and ``DEAF_S``, although they were cancelled; with so many of them the loop is
+ended with its process."""
 
 _Id = tuple[str, str, int]
 
@@ -214,6 +219,7 @@ class AsyncExecutor(_Executor):
         self._executors: Executors | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._lag: LoopLag | None = None
+        self._deaf: set[asyncio.Future[Report]] = set()
 
     async def run(self, data: bytes) -> bytes:
         """Run the call on this loop and answer with its report. Empty for what is no call."""
@@ -260,7 +266,7 @@ class AsyncExecutor(_Executor):
             return report
         try:
             cancel.append(executors.start(received))
-            return await done
+            return await self._within(received, done)
         except asyncio.CancelledError:
             # Nobody waits for the answer any more, but what runs is to stop.
             if cancel and cancel[0] is not None:
@@ -268,6 +274,17 @@ class AsyncExecutor(_Executor):
             return Report(execution.cancelled(received.spec, received.call, call.attempt, 0))
         finally:
             self._end(call)
+
+    async def _within(self, dispatch: Dispatch, done: asyncio.Future[Report]) -> Report:
+        """Its report, or that it doesn't end."""
+        await asyncio.wait([done], timeout=dispatch.valid_ms / 1_000 + DEAF_S)
+        if done.done():
+            return done.result()
+        self._deaf.add(done)
+        done.add_done_callback(self._deaf.discard)
+        if len(self._deaf) >= DEAF_MAX:
+            self._guard.end()
+        return overdue(dispatch)
 
     def _on_this_loop(self) -> tuple[asyncio.AbstractEventLoop, Executors]:
         """Made by the first call: the constructor ran on no loop."""

@@ -121,13 +121,15 @@ class RayExecutorFactory:
             done, _ = await asyncio.wait(either, timeout=CLEAR_S, return_when=asyncio.FIRST_COMPLETED)
             if not done:
                 _kill_here(process)
-        await on_daemon_thread(untyped_ray().kill, handle, no_restart=True)
+        with contextlib.suppress(Exception):  # a cluster that is gone has no such actor
+            await on_daemon_thread(untyped_ray().kill, handle, no_restart=True)
 
     def _make(self, name: str, key: PoolKey) -> Any:
         """The actor's handle, at once; the process comes up later. Blocks on the cluster's control service."""
         pool, kind = key
         declared = self._pools.get(pool, Pool())
-        options: dict[str, Any] = {"num_cpus": 0, **declared.ray_options}
+        # Without a resource to reserve Ray would put all of them on this node.
+        options: dict[str, Any] = {"num_cpus": 0, "scheduling_strategy": "SPREAD", **declared.ray_options}
         options |= {
             "name": name,
             "namespace": self._namespace,

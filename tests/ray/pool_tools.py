@@ -81,6 +81,19 @@ async def wait_async(path: str) -> int:
     return 0
 
 
+@tool(risk="write", key="call", timeout_ms=60_000)
+async def deaf_async(path: str) -> int:
+    """Wait on the loop, whoever cancels it, until a file is there."""
+    note(path, str(os.getpid()))
+    never: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    while not lines(Path(f"{path}.end")):
+        try:
+            await asyncio.wait([never], timeout=0.05)
+        except asyncio.CancelledError:
+            continue
+    return 0
+
+
 @tool(risk="read", timeout_ms=60_000)
 async def look_async(value: int) -> int:
     """Answer at once."""
@@ -223,6 +236,7 @@ TOOLS = Toolbox(
         spin,
         listen,
         wait_async,
+        deaf_async,
         look_async,
         block_loop,
         leave,

@@ -370,6 +370,17 @@ def test_a_cancelled_async_tool_is_cancelled_and_its_siblings_go_on(cluster: Clu
     second.end()
 
 
+def test_a_deaf_coroutine_costs_its_place_and_its_siblings_nothing(cluster: Cluster, tmp_path: Path) -> None:
+    """R12: one that swallows its cancellation is reported without its answer."""
+    cluster.start("look_async", value=1).end()
+    flight = cluster.start("deaf_async", path=str(tmp_path / "pid"), valid_ms=2_000)
+    pid_in(cluster, tmp_path / "pid")
+    assert flight.said() == ("unknown", "timeout")
+    assert cluster.start("look_async", value=4).end().result == b"4"
+    pool_tools.note(str(tmp_path / "pid.end"), "end")
+    assert cluster.until(lambda: not cluster.pools.statistics().pools["default", "async"].leased)
+
+
 def test_control_calls_are_answered_while_every_place_is_taken(cluster: Cluster, tmp_path: Path) -> None:
     """R15: on a loop with all its places taken, and in a process whose tool spins."""
     flights = [cluster.start("wait_async", path=str(tmp_path / f"{place}")) for place in range(7)]
