@@ -58,19 +58,21 @@ HOSTILE_ROWS: Final = frozenset(
     )
 )
 
+RAY_ROWS: Final = frozenset(f"R{number}" for number in range(1, 31))
+
 
 def rows() -> list[tuple[list[str], str]]:
-    """(row ids, tests) of each line of both tables."""
+    """(row ids, tests) of each line of the tables."""
     found: list[tuple[list[str], str]] = []
     for line in TABLE.read_text("utf-8").splitlines():
         cells = [cell.strip() for cell in line.split("|")]
-        if len(cells) == 5 and re.fullmatch(r"[FH](\d+|x)(, [FH]\d+)*", cells[1]):
+        if len(cells) == 5 and re.fullmatch(r"[FHR](\d+|x)(, [FH]\d+)*", cells[1]):
             found.append((cells[1].split(", "), cells[3]))
     return found
 
 
 def test_every_row_has_tests() -> None:
-    assert {name for names, _ in rows() for name in names} == FIELD_ROWS | HOSTILE_ROWS | {"Hx"}
+    assert {name for names, _ in rows() for name in names} == FIELD_ROWS | HOSTILE_ROWS | RAY_ROWS | {"Hx"}
     assert [names for names, tests in rows() if not NODE.search(tests)] == []
 
 
@@ -87,3 +89,10 @@ def test_every_test_in_the_table_is_collected() -> None:
     )
     collected = {re.sub(r"\[.*", "", line) for line in listed.stdout.splitlines() if "::" in line}
     assert sorted(named - collected) == []
+
+
+def test_each_way_in_which_ray_fails_is_explained() -> None:
+    """What happens and what is done stands in the page on Ray, under an anchor for each row."""
+    page = (ROOT / "docs" / "ray.md").read_text("utf-8")
+    anchors = set(re.findall(r'^\| <a id="r(\d+)"></a>R\1 \| .+ \| .+ \|$', page, flags=re.MULTILINE))
+    assert {f"R{number}" for number in anchors} == RAY_ROWS
