@@ -16,6 +16,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     # name: (module:attribute, what it does)
     "demo": (".cli_demo:demo", "One refund on real parts in which everything goes wrong once."),
     "run": (".cli_run:run", "Start a run, or go on with one, and follow it to its end or a wait."),
+    "serve": (".cli_serve:serve", "Host an application's runs until told to end."),
     "runs": (".cli_runs:runs", "List runs."),
     "show": (".cli_runs:show", "One run as it stands."),
     "why": (".cli_why:why", "How a run stopped, or on whom it waits."),
