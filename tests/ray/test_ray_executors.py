@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import shutil
 import signal
 import subprocess
+import tempfile
 import time
 from collections.abc import Coroutine, Iterator
 from pathlib import Path
@@ -50,6 +52,8 @@ LIMIT: Final = 2
 GROUPS: Final = {"bank": LIMIT}
 DECLARED: Final = {"default": Pool(executors=3, async_places=8)}
 WAIT_S: Final = 30.0
+SESSIONS: Final = Path(tempfile.gettempdir()) / f"r{os.getpid()}"
+"""Short: the names of sockets are made of it."""
 
 
 def shipment() -> bytes:
@@ -213,7 +217,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         namespace=NAMESPACE,
         num_cpus=4,
         logging_level=logging.ERROR,
-        _temp_dir=f"/tmp/r{os.getpid()}",
+        _temp_dir=str(SESSIONS),
     )
     made = Cluster()
     try:
@@ -221,6 +225,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     finally:
         made.close()
         ray.shutdown()
+        shutil.rmtree(SESSIONS, ignore_errors=True)
 
 
 def pid_in(cluster: Cluster, path: Path, count: int = 1) -> list[int]:
@@ -438,7 +443,7 @@ def test_what_tools_print_is_nowhere_in_rays_logs(cluster: Cluster) -> None:
     assert cluster.start("talk", times=3).said() == ("succeeded", "")
     cluster.start("raise_it", name="secret").end()
     cluster.start("rate", value=-1).end()
-    logs = Path(f"/tmp/r{os.getpid()}") / "session_latest"
+    logs = SESSIONS / "session_latest"
     assert list(logs.rglob("*.log")), "there are logs to look into"
     found = subprocess.run(
         ["grep", "-rl", CANARY, f"{logs}/logs"], capture_output=True, text=True, check=False, timeout=60
