@@ -46,6 +46,7 @@ class Counts:
     turned_away_from_stopped_nodes: int = 0
     actors_on_killed_nodes: int = 0
     pss_bytes: int = 0
+    opened_ms: list[int] = field(default_factory=list[int])
     left: int = -1
     desk: dict[str, int] = field(default_factory=dict[str, int])
     open_runs: list[str] = field(default_factory=list[str])
@@ -133,6 +134,8 @@ class ClusterTrial:
             case Looked(left=left, counts=counts, open_runs=open_runs):
                 self.counts.left, self.counts.desk, self.counts.open_runs = left, counts, open_runs
             case Note(text=text):
+                if text == "open":
+                    self.counts.opened_ms.append(int((heard.at - heard.speaker.started_at) * 1_000))
                 self.remark(f"{heard.speaker.name} {heard.speaker.pid}: {text}")
 
     def _wake_zombies(self) -> None:

@@ -77,7 +77,7 @@ async def _judge_run(
     if state.phase != "terminated" and not row.index.waiting_for and state.phase != "suspended":
         found["stranded runs"] += 1
     if state.phase == "terminated":
-        found[f"ended {state.outcome}"] += 1
+        found[f"ended {state.outcome}, {state.reason}"] += 1
     keys: dict[str, str] = {}
     bound: Counter[str] = Counter()
     proposed = 0

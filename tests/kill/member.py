@@ -35,7 +35,6 @@ from boundloop.runtime.errors import BoundloopError, ConflictError, OwnedError
 
 LANES: Final = 4
 RUN_S: Final = 20.0
-CHILD_S: Final = 1.0
 PAUSE_S: Final = 0.2
 OPEN_TRIES: Final = 100
 PERSON: Final = "os:ben@driver"
@@ -160,23 +159,19 @@ class Driver:
             return
 
     async def _carry(self, run_id: str) -> None:
-        """Until it ends, or until whatever it waits for is the other person's to settle."""
+        """Until it ends, or until all that it waits for is the other person's to settle."""
         while not self._stopped:
             try:
                 result = await self._runtime.aio.result(run_id, RUN_S)
-                for approval in result.approvals:
-                    seq = await self._runtime.aio.approve(run_id, approval.approval_id, by=PERSON)
-                    self._note(Ack(what="approved", run_id=run_id, seq=seq))
-                if result.waiting_for.startswith("child:"):
-                    await self._runtime.aio.wait(run_id, CHILD_S)
+                for one in result.approvals:  # its own, and those of the runs below it
+                    seq = await self._runtime.aio.approve(one.run_id, one.approval_id, by=PERSON)
+                    self._note(Ack(what="approved", run_id=one.run_id, seq=seq))
             except StillRunning:
                 continue
             except BoundloopError as error:
                 await self._pause(error)
                 continue
-            if not result.approvals and result.status != "waiting":
-                return
-            if result.waiting_for.startswith("person:"):
+            if not result.approvals:
                 return
 
     async def _pause(self, error: BoundloopError) -> None:

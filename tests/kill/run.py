@@ -106,10 +106,12 @@ def on_a_cluster(folder: Path, kills: int, seed: int, victims: list[str]) -> tup
     found["leaked actors"] = len(told.leaked)
     found["runs left"] = max(0, told.left)
     found["given up"] = bool(given_up)
+    opened = sorted(told.opened_ms) or [0]
     health = trial.cluster.health
     settings = f"every {health.period_ms} ms, time-out {health.timeout_ms} ms, {health.failures} failures"
     lines = [
         *trial.recovery.lines(),
+        f"a Runtime is open after, ms: p50 {opened[len(opened) // 2]}, most {opened[-1]}",
         f"3 nodes, health check {settings}; {told.pss_bytes // 2**20} MiB of Ray at the end",
     ]
     if given_up or told.left or told.leaked:

@@ -114,6 +114,7 @@ class Speaker:
             )
         self.pid = self.process.pid
         self.killed = False
+        self.started_at = time.monotonic()
         self._reader = threading.Thread(target=self._listen, args=(heard.put,), daemon=True)
         self._reader.start()
 
