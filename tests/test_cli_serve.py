@@ -34,6 +34,8 @@ def test_an_approved_run_ends_while_it_serves_and_a_signal_ends_it(cli: CommandL
     finally:
         serving.kill()
         serving.wait(WITHIN_S)
+        if serving.stdout is not None:
+            serving.stdout.close()
     assert cli("store", "check").code == 0
 
 
