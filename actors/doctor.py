@@ -12,14 +12,16 @@ from .doctor_findings import Finding
 from .doctor_machine import Machine
 from .doctor_process import check_process
 from .doctor_ray import check_ray
-from .doctor_store import check_store
+from .doctor_store import NOBODY, check_store
 
 ORDER = {"fail": 0, "warn": 1, "ok": 2}
 
 
 def examine(machine: Machine, store_url: str = "") -> list[Finding]:
     """Every finding, the worst first, within that by subject in the order of the checks."""
-    return in_order([*check_process(machine), *check_store(machine, store_url), *check_ray(machine)])
+    of_store = list(check_store(machine, store_url))
+    nobody_owns = any(finding.found == NOBODY for finding in of_store)
+    return in_order([*check_process(machine), *of_store, *check_ray(machine, nobody_owns=nobody_owns)])
 
 
 def examine_cluster(address: str) -> Iterator[Finding]:

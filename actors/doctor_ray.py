@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
@@ -11,6 +12,9 @@ from .doctor_findings import Finding, fail, ok, warn
 from .doctor_machine import ESTABLISHED, LISTEN, IpAddress, Machine, Process
 
 SHOWN_MAX: Final = 8
+
+OURS: Final = frozenset(("RunActor", "StoreMessenger", "SyncExecutor", "AsyncExecutor", "QuickExecutor"))
+"""Titles of our actors' processes: the names of their classes."""
 
 OPEN_TO_OTHERS: Final = (
     "whoever reaches these ports runs code as this user and reads every run: Ray trusts its network"
@@ -148,8 +152,8 @@ def _is_on(text: str) -> bool:
 # --- findings --------------------------------------------------------------------------------------------------------
 
 
-def check_ray(machine: Machine) -> Iterator[Finding]:
-    """Everything about Ray that shows without it."""
+def check_ray(machine: Machine, *, nobody_owns: bool = False) -> Iterator[Finding]:
+    """Everything about Ray that shows without it. ``nobody_owns``: see ``check_actors``."""
     yield check_address(machine.environment)
     cluster = cluster_here(machine)
     yield check_exposure(cluster)
@@ -157,6 +161,7 @@ def check_ray(machine: Machine) -> Iterator[Finding]:
     yield check_dashboard(cluster)
     yield check_stopped(cluster)
     yield check_leaked(cluster)
+    yield check_actors(cluster, nobody_owns=nobody_owns)
     yield check_log_to_driver(machine.environment)
     yield check_worker_niceness(machine.environment)
     yield from check_changes(machine.environment)
@@ -260,6 +265,25 @@ def check_leaked(cluster: Cluster) -> Finding:
         "refused",
         "wait ten seconds; kill those that are still there by their pids",
     )
+
+
+def check_actors(cluster: Cluster, *, nobody_owns: bool) -> Finding:
+    """Actors of ours. ``nobody_owns``: a store was named, and no process owns it; its actors would have ended with it."""
+    titles = [
+        process.command.removeprefix("ray::").partition(" ")[0].partition(".")[0]
+        for process in cluster.processes
+        if role_of(process) == "worker"
+    ]
+    ours = Counter(title for title in titles if title in OURS)
+    found = ", ".join(f"{count} {title}" for title, count in sorted(ours.items())) or "none of ours run here"
+    if ours and nobody_owns:
+        return warn(
+            "ray.actors",
+            f"{found}, and nobody owns the store that was named",
+            "they are another store's, or were left by an owner that is gone; those end by themselves within seconds",
+            "look again in half a minute; end by its pid what is nobody's",
+        )
+    return ok("ray.actors", found)
 
 
 def check_log_to_driver(environment: Mapping[str, str]) -> Finding:

@@ -22,6 +22,8 @@ ROOM_BYTES_LOW: Final = 1024 * 1024 * 1024
 WAL_BYTES_HIGH: Final = 64 * 1024 * 1024
 """Four times what a reset WAL keeps: something holds a checkpoint up."""
 
+NOBODY: Final = "nobody owns it: a command is its owner meanwhile, and runs stand still"
+
 OVERLAYS: Final = frozenset(("overlay", "overlayfs", "aufs"))
 IN_MEMORY: Final = frozenset(("tmpfs", "ramfs"))
 
@@ -162,7 +164,7 @@ def check_owner(machine: Machine, path: str) -> Finding:
     except (BoundloopError, OSError) as error:
         return warn(name, str(error), "the lock can't be asked", "look at the modes of FILE.lock")
     if owner is None:
-        return ok(name, "nobody owns it: a command is its owner meanwhile, and runs stand still")
+        return ok(name, NOBODY)
     return _judged(machine, owner)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import time
 from collections.abc import Iterator
 from typing import Any, Final
@@ -13,6 +14,7 @@ from .doctor_ray import CLOSE_IT, OPEN_TO_OTHERS
 from .ray_cluster import join
 
 ANSWER_S: Final = 30.0
+CONNECT_S: Final = 3.0
 SLOW_START_S: Final = 2.0
 
 
@@ -26,6 +28,14 @@ class Probe:
 def check_cluster(address: str) -> Iterator[Finding]:
     """Join (``local`` starts one and ends it again), look at the nodes, and run one actor."""
     began = time.monotonic()
+    if not _listens(address):
+        yield fail(
+            "cluster",
+            f"nobody listens at {address}",
+            "no Runtime can use it",
+            "ray start, or another address",
+        )
+        return
     try:
         cluster = join(address)
     except BoundloopError as error:
@@ -37,6 +47,18 @@ def check_cluster(address: str) -> Iterator[Finding]:
         yield _actor()
     finally:
         cluster.leave()
+
+
+def _listens(address: str) -> bool:
+    """Whether a plain ``HOST:PORT`` accepts a connection; True for any other form. Ray itself would try for minutes."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit() or "/" in host:
+        return True
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), CONNECT_S).close()
+    except (OSError, OverflowError):
+        return False
+    return True
 
 
 def _ray() -> Any:

@@ -11,7 +11,9 @@ from tests.fake_proc import FakeProc
 
 from boundloop.actors.doctor_findings import Finding
 from boundloop.actors.doctor_machine import LISTEN, Machine, address_of
-from boundloop.actors.doctor_ray import check_ray
+from boundloop.actors.doctor_ray import OURS, check_ray
+from boundloop.actors.ray_executor import AsyncExecutor, QuickExecutor, SyncExecutor
+from boundloop.actors.ray_run_actor import RunActor, StoreMessenger
 
 HEAD = "/lib/ray/gcs/gcs_server --node-ip-address=10.0.0.5"
 RAYLET = "/lib/ray/raylet/raylet --node_ip_address=10.0.0.5 --gcs-address=10.0.0.5:6379"
@@ -141,6 +143,22 @@ def test_stopped_and_orphaned_workers_are_named_by_pid(proc: FakeProc) -> None:
     found = findings(proc.machine())
     assert (found["ray.stopped"].level, found["ray.stopped"].found) == ("warn", "worker 20")
     assert (found["ray.leaked"].level, found["ray.leaked"].found) == ("warn", "ray::SyncExecutor.run 21")
+
+
+def test_actors_of_ours_are_counted_and_missed_their_owner_when_nobody_owns_the_store(proc: FakeProc) -> None:
+    proc.process(11, RAYLET)
+    proc.process(20, "ray::RunActor", parent=11)
+    proc.process(21, "ray::SyncExecutor.run", parent=11)
+    proc.process(22, "ray::Counter", parent=11)
+    machine = proc.machine()
+    assert findings(machine)["ray.actors"].found == "1 RunActor, 1 SyncExecutor"
+    orphaned = {one.name: one for one in check_ray(machine, nobody_owns=True)}["ray.actors"]
+    assert (orphaned.level, "nobody owns" in orphaned.found) == ("warn", True)
+
+
+def test_titles_of_our_actors_are_the_names_of_their_classes() -> None:
+    classes = (RunActor, StoreMessenger, SyncExecutor, AsyncExecutor, QuickExecutor)
+    assert frozenset(one.__name__ for one in classes) == OURS
 
 
 def test_rows_that_no_kernel_writes_are_passed_over(proc: FakeProc) -> None:

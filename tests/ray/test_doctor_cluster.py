@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 
@@ -34,3 +35,11 @@ def test_ray_client_is_refused_with_the_reason() -> None:
     found = list(examine_cluster("ray://head:10001"))
     assert [one.level for one in found] == ["fail"]
     assert "proxy" in found[0].found
+
+
+def test_an_address_where_nobody_listens_is_told_at_once() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    found = list(examine_cluster(f"127.0.0.1:{port}"))
+    assert [(one.level, one.name) for one in found] == [("fail", "cluster")]
+    assert "nobody listens" in found[0].found
