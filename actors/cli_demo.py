@@ -10,6 +10,7 @@ import signal
 import sys
 from collections import deque
 from collections.abc import Generator
+from http.client import HTTPException
 from pathlib import Path
 from shlex import quote
 from types import FrameType
@@ -32,11 +33,18 @@ WITHIN_S: Final = 90
 ASKING_S: Final = 900
 WITHIN_S_LEAST: Final = 20
 WARNINGS_MAX: Final = 5
+MESSAGE_CHARS_MAX: Final = 500
 _TREE_COMMAND: Final = "tree"
 
 
 class DemoTimeOut(BoundloopError):
     """The demo's own deadline is over. Exits 1: what was to be proven isn't."""
+
+    actor = "caller"
+
+
+class DemoBroken(BoundloopError):
+    """A process that the demo needs did not start, or went away."""
 
     actor = "caller"
 
@@ -95,11 +103,19 @@ def perform(plan: Plan, out: Output) -> int:
         try:
             with deadline(plan.within_s), terminating():
                 found = play(plan, timeline)
-        except BoundloopError as error:
+        except KeyboardInterrupt:
+            timeline.plain()
+            timeline.plain("Interrupted: the run is cancelled, and what was started has ended.")
+            raise
+        except (BoundloopError, HTTPException, OSError, RuntimeError) as error:
             timeline.plain()
             for text in warnings:
                 out.to_stderr(safe_text(text))
-            return out.error(error)
+            if isinstance(error, BoundloopError):
+                return out.error(error)
+            return out.error(
+                DemoBroken("demo_broken", f"{type(error).__name__}: {error}"[:MESSAGE_CHARS_MAX])
+            )
     made = checks(found)
     if out.form == "table":
         tell(timeline, plan.boundloop, plan.store, found, made)

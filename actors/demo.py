@@ -26,7 +26,7 @@ from ..eventstore.verify import verify_run
 from ..runtime import events as e
 from ..runtime.errors import BoundloopError, OwnedError
 from .cli_session import approver
-from .cli_text import quoted
+from .cli_text import quoted, safe_text
 from .client import Runtime
 from .demo_application import (
     AGENT,
@@ -176,8 +176,12 @@ class _Story:
             case e.ApprovalDecided() if self._terminal is not None:
                 self._terminal.close()
                 self._terminal = None
+            case e.CallStarted():
+                self._timeline.doing(f"{safe_text(self._words.tool_of.get(event.call, ''))} runs")
+            case e.ModelRequested():
+                self._timeline.doing("the model is asked")
             case _:
-                self._timeline.doing("the run goes on")
+                return
 
     # --- the kill ------------------------------------------------------------------------------------------------------
 

@@ -16,8 +16,9 @@ PROCESSES_MAX: Final = 10_000
 
 
 def kill_and_wait(pid: int, pid_start: int) -> bool:
-    """SIGKILL, if this is still that process; whether it is gone (a zombie is)."""
-    if pid == os.getpid() or start_of(pid) != pid_start:
+    """SIGKILL, if this is still that process; whether it is gone (a zombie is). ``pid_start`` is 0 where the system doesn't
+    tell it."""
+    if pid == os.getpid() or (start_of(pid) or 0) != pid_start:
         return False
     os.kill(pid, signal.SIGKILL)
     return _gone(pid, pid_start, GONE_S)
@@ -68,7 +69,13 @@ def _gone(pid: int, pid_start: int, within_s: float) -> bool:
 
 def _is_over(pid: int, pid_start: int) -> bool:
     fields = _stat(pid)
-    return not fields or fields[0] in ("Z", "X") or start_of(pid) != pid_start
+    if fields:
+        return fields[0] in ("Z", "X") or start_of(pid) != pid_start
+    try:
+        os.kill(pid, 0)  # the system doesn't tell more
+    except OSError:
+        return True
+    return pid_start != 0
 
 
 def _stat(pid: int) -> list[str]:

@@ -21,7 +21,7 @@ _PREFIX_CHARS: Final = 8 + _WHO_CHARS + 1
 _COLOURS: Final = {
     "model": "36",
     "policy": "31",
-    "person": "35",
+    "approver": "35",
     "demo": "33",
     "shop": "34",
     "child": "36",
@@ -163,7 +163,7 @@ class EventWords:
     def _executed(self, event: e.CallExecuted) -> tuple[str, str]:
         tool = self.tool_of.get(event.call, "")
         if event.outcome == "succeeded":
-            return "shop", f"{event.call} {tool} succeeded: {members(event.result)}"
+            return "shop", f"{event.call} {tool}: {members(event.result)}"
         if event.outcome == "unknown":
             text = f"{event.call} attempt {event.attempt} is unknown ({event.code}): it may have taken effect"
             return "runtime", text
@@ -180,7 +180,7 @@ class EventWords:
             case e.ApprovalDecided():
                 reason = f": {event.reason}" if event.reason else ""
                 did = "approved" if event.decision == "approve" else "rejected"
-                return "person", f"{event.call} {did} by {event.approver}{reason}"
+                return "approver", f"{event.call} {did} by {event.approver}{reason}"
             case e.ApprovalLapsed():
                 return "runtime", f"{event.call} approval {event.approval_id} lapsed: {event.why}"
 

@@ -28,6 +28,10 @@ from boundloop.eventstore.history import fold_records, read_records
 from boundloop.eventstore.location import connect_store
 from boundloop.runtime import events as e
 
+SLOW_START: Final = (
+    "import sys; from boundloop.actors.cli_demo import perform; from boundloop.actors.cli_output import Output;"
+    "from boundloop.actors.demo import Plan; sys.exit(perform(Plan(store='sqlite:///late.db', within_s=1), Output()))"
+)
 LAST_LINE: Final = "completed, one refund, one kill survived, one replayed result, one refused call"
 DEMO: Final = (sys.executable, "-m", "boundloop", "demo")
 FORGETFUL: Final = str(Path(__file__).parent / "forgetful_shop.py")
@@ -144,9 +148,9 @@ def test_each_mishap_is_seen_to_happen(played: Started) -> None:
     happened = [
         r"demo +SIGKILL to the run's actor, pid \d+",
         r"runtime +the run goes on in host h_\w+",
-        r"shop +c4\.0 draft_refund succeeded",
+        r"shop +c4\.0 draft_refund: .*number=D1",
         r"policy +c5\.0 is irreversible, a person is asked \(ap_\w+\): for_order=A1042, pays=12\.50",
-        r"person +c5\.0 approved by demo:approver",
+        r"approver +c5\.0 approved by demo:approver",
         r"runtime +c5\.0 attempt 1 is unknown \(shop_no_answer\)",
         r"ledger +c5\.0 is settled by the tool's query: applied",
         r"ledger +c6\.0 replayed: c5\.0's recorded result",
@@ -308,6 +312,17 @@ def test_interrupted_it_ends_all_and_leaves_no_run_to_go_on(tmp_path: Path) -> N
     listed = shell(tmp_path, f"{sys.executable} -m boundloop runs list --store sqlite:///{STORE} -o json")
     assert {row["status"] for row in json.loads(listed.stdout)} == {"terminated"}
     assert "Traceback" not in demo.err
+
+
+def test_late_it_ends_all_and_says_so(tmp_path: Path) -> None:
+    demo = Started(tmp_path, command=(sys.executable, "-c", SLOW_START))
+    try:
+        assert demo.end() == 1
+        assert demo.err.startswith("boundloop: demo_timeout at --timeout: it was not over after 1 s")
+        assert "Traceback" not in demo.err
+        assert seen(lambda: not demo.left()), demo.left()
+    finally:
+        demo.kill()
 
 
 def test_a_store_that_another_process_owns_is_refused(tmp_path: Path) -> None:
