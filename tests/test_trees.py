@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from typing import Any
 
@@ -199,6 +200,36 @@ def test_cancel_reaches_children_at_work(site: Site) -> None:
     assert host.rest(run_id).reason == "by_user"
     tree = tree_of(site, run_id)
     assert [state.reason for state, _ in tree.values() if state.depth] == ["by_parent"] * 3
+
+
+def test_cancel_reaches_a_tool_of_a_grandchild(site: Site) -> None:
+    stopped: list[str] = []
+
+    @tool(risk="read", inline=True)
+    async def watch(what: str) -> dict[str, Any]:
+        "Watch until something happens."
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            stopped.append(what)
+        return {}
+
+    watcher = agent(name="watcher", description="Watches.", system="watcher", tools=("watch",))
+    boss = agent(name="boss", description="Has it watched.", system="boss", tools=("watcher",))
+    play = Play(
+        {
+            "": [call("boss", {"input": "x"})],
+            "boss": [call("watcher", {"input": "x"})],
+            "watcher": [calls(call("watch", {"what": "a"}), call("watch", {"what": "b"}))],
+        }
+    )
+    host = site.open(play.model, [watch, watcher, boss])
+    run_id = host.start()
+    host.settle()
+    host.rt.cancel(run_id, by="boss")
+    assert host.rest(run_id).reason == "by_user"
+    assert sorted(stopped) == ["a", "b"]
+    assert {state.phase for state, _ in tree_of(site, run_id).values()} == {"terminated"}
 
 
 def test_a_childs_cancel_does_not_end_its_parent(site: Site) -> None:
