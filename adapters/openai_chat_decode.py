@@ -216,7 +216,7 @@ def decide(
         # text is one and not a cut one.
         if not calls:
             return "unknown_finish", "unknown_finish"
-        whole = all(call.arguments not in (b"", b"null") for call in calls)
+        whole = all(call.arguments for call in calls)
         return ("calls", "") if whole else ("unknown_finish", "arguments_missing")
     if native in WITH_CALLS and calls:
         return "calls", ""
@@ -269,7 +269,10 @@ def _call(function: WireFunction | None, label: str) -> ProposedCall:
 
 
 def arguments_of(raw: Raw) -> bytes:
-    """The argument text as the model wrote it: what a JSON string holds, and any other value as its own bytes."""
+    """The argument text as the model wrote it: what a JSON string holds, nothing for null, and any other value as its own
+    bytes."""
+    if not present(raw):
+        return b""
     data = bytes(raw)
     return msgspec.json.decode(data, type=str).encode() if data.startswith(b'"') else data
 

@@ -33,12 +33,14 @@ NOT_AVAILABLE = "this tool is not available here"
 
 def admit(state: State, call: CallState) -> tuple[Admitted, dict[str, JSON]] | Refused:
     """The pure rungs over the raw bytes. What is admitted is canonical: these bytes are validated, hashed, shown,
-    approved and executed."""
+    approved and executed. No bytes at all are how models say "no arguments": ``{}`` where the schema takes that. (A
+    text that was cut to nothing doesn't get here: its turn isn't executable.)"""
     definition = state.tools.get(call.tool)
     if definition is None:
         return Refused(rung="known", code="unknown_tool", safe_message=NOT_AVAILABLE)
+    validator = definition.validator()
     try:
-        arguments = parse_object(call.raw)
+        arguments = {} if not call.raw and validator({}) is None else parse_object(call.raw)
     except CallerError as error:
         return Refused(
             rung="json",
@@ -46,7 +48,7 @@ def admit(state: State, call: CallState) -> tuple[Admitted, dict[str, JSON]] | R
             safe_message="the arguments are not acceptable JSON",
             path=error.path,
         )
-    violation = definition.validator()(arguments)
+    violation = validator(arguments)
     if violation is not None:
         return Refused(
             rung="schema", code=violation.code, safe_message=violation.message, path=violation.path

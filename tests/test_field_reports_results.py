@@ -40,7 +40,6 @@ def note_tool(ran: Counter[str]) -> Any:
 @pytest.mark.parametrize(
     "raw",
     [
-        b"",
         b"{",
         b'{"text": "half',
         b'{"text":"a"',

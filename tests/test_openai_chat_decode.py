@@ -148,7 +148,9 @@ def test_calls_come_with_their_bytes_and_labels() -> None:
     [
         ('"{\\"a\\":1}"', b'{"a":1}'),
         ('""', b""),
-        ("null", b"null"),
+        ("null", b""),
+        ('"null"', b"null"),
+        ('"[]"', b"[]"),
         ('{"a": 1,"a":2}', b'{"a": 1,"a":2}'),
         ('{"n": 99999999999999999999}', b'{"n": 99999999999999999999}'),
         ("[1]", b"[1]"),
@@ -172,6 +174,13 @@ def test_a_call_without_id_name_or_arguments_is_still_a_call(call: dict[str, Any
     made = turn(answer("tool_calls", [call]))
     assert made.finish == "calls"
     assert made.calls == (ProposedCall("", b"", ""),)
+
+
+@pytest.mark.parametrize("arguments", ["", None])
+def test_without_a_finish_value_nothing_says_that_empty_arguments_are_whole(arguments: str | None) -> None:
+    call = {"id": "a", "function": {"name": "look", "arguments": arguments}}
+    assert turn(answer(None, [call])).error_code == "arguments_missing"
+    assert turn(answer("tool_calls", [call])).calls == (ProposedCall("look", b"", "a"),)
 
 
 def test_a_cut_answer_shows_its_calls_and_runs_none() -> None:

@@ -11,8 +11,9 @@ from boundloop.runtime import events as e
 from boundloop.runtime.commands import ChecksDone, Resume
 from boundloop.runtime.events import RungVerdict
 from boundloop.runtime.model import ProposedCall, ResultItem
+from boundloop.runtime.tool_spec import tool, tool_spec
 
-from .shop import limits, pins
+from .shop import TOOLS, limits, pins
 from .spec import Run, call, given, tags
 
 
@@ -45,6 +46,46 @@ def test_pure_rungs_refuse_in_order(name: str, raw: bytes, rung: str, code: str 
     # The turn isn't lost with the call: the next request goes out.
     assert run.state.phase == "model_requested"
     assert run.state.counters.invalid_streak == 1
+
+
+@tool(risk="read")
+def list_orders(state: str = "open") -> list[str]:
+    "List orders; every argument may be left out."
+    return [state]
+
+
+def admitted(name: str, raw: bytes) -> Run:
+    run = Run(pins(tools=(*TOOLS, tool_spec(list_orders).definition)))
+    run.reply(ProposedCall(name, raw))
+    run.check("c1.0")
+    return run
+
+
+def test_no_arguments_at_all_are_the_empty_object_where_the_schema_takes_it() -> None:
+    run = admitted("list_orders", b"")
+    assert run.started("c1.0") == 1
+    proposed = next(event for event, _ in run.log if isinstance(event, e.CallProposed))
+    validated = next(event for event, _ in run.log if isinstance(event, e.CallValidated))
+    assert (proposed.arguments, validated.arguments) == (b"", b"{}")
+    assert (run.call("c1.0").raw, run.call("c1.0").arguments) == (b"", b"{}")
+    run.check_replay()
+
+
+@pytest.mark.parametrize(
+    ("name", "raw", "code"),
+    [
+        ("get_order", b"", "syntax"),
+        ("list_orders", b" ", "syntax"),
+        ("list_orders", b"{", "syntax"),
+        ("list_orders", b"null", "not_object"),
+        ("list_orders", b'""', "not_object"),
+    ],
+)
+def test_anything_else_that_is_no_object_stays_refused(name: str, raw: bytes, code: str) -> None:
+    run = admitted(name, raw)
+    refused = rejection(run, "c1.0")
+    assert (refused.rung, refused.code) == ("json", code)
+    assert run.started("c1.0") == 0
 
 
 def test_first_refusal_wins_and_all_verdicts_are_on_record() -> None:
