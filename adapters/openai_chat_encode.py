@@ -1,8 +1,8 @@
 """From a ``ModelInput`` to the exact bytes of a Chat Completions request: pure, the same bytes for the same input.
 
 The history goes back as the protocol wants it: an assistant message with its calls as they came, then one tool message a
-call right after it. What a server would refuse outright (an empty call id, a tool name that no schema allows) is written
-in its nearest allowed form; results are matched by our own ids, so nothing hangs on that.
+call right after it. What a server would refuse outright (an empty call id, a tool name that no schema allows, arguments
+that are no object) is written in its nearest allowed form; results are matched by our own ids, so nothing hangs on that.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ import msgspec
 from ..runtime.canonical import JSON, canonical_bytes, decode_canonical
 from ..runtime.errors import CallerError
 from ..runtime.model import AssistantItem, Item, ModelInput, NoteItem, ResultItem, UserItem
+from ..runtime.strict_json import JsonRefused, parse_object
 from ..runtime.tool_definition import ToolDefinition
 from .openai_chat_decode import CONTINUATION_TAG
 
-ENCODING: Final = "1"
+ENCODING: Final = "2"
 """Raised whenever the same input would become other bytes."""
 
 OWNED_FIELDS: Final = frozenset(
@@ -159,8 +160,13 @@ def _carried(continuation: bytes | None) -> tuple[dict[str, JSON], list[JSON]]:
 
 
 def _arguments(raw: bytes) -> str:
-    """As they came; only nothing at all is written as the empty object, which servers that parse history need."""
-    return raw.decode("utf-8", "backslashreplace") or "{}"
+    """As they came, if they are an object. Servers parse the history: one call whose arguments the model garbled would
+    make each later request of the run a 400. What was wrong the call's own result says, and the log keeps the bytes."""
+    try:
+        parse_object(raw)
+    except JsonRefused:
+        return "{}"
+    return raw.decode()
 
 
 def _name(name: str) -> str:

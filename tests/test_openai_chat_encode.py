@@ -149,11 +149,30 @@ def test_a_name_that_no_server_takes_back_is_written_in_its_nearest_form(name: s
 
 @pytest.mark.parametrize(
     ("arguments", "wire"),
-    [(b"", "{}"), (b"null", "null"), (b'{"a":1,"a":2}', '{"a":1,"a":2}'), (b"\xff{", "\\xff{"), (b"{", "{")],
+    [
+        (b' {"b": 1,"a":"\xc3\xa9"} ', ' {"b": 1,"a":"é"} '),
+        (b"{}", "{}"),
+        (b"", "{}"),
+        (b"null", "{}"),
+        (b"[1]", "{}"),
+        (b"{", "{}"),
+        (b'{"v": ', "{}"),
+        (b'{"a":1,"a":2}', "{}"),
+        (b'{"a":NaN}', "{}"),
+        (b"\xff{", "{}"),
+        (b'{"a":' * 900 + b"1" + b"}" * 900, "{}"),
+        (b'{"a":"' + b"x" * 300_000 + b'"}', "{}"),
+    ],
 )
-def test_arguments_go_back_as_they_came(arguments: bytes, wire: str) -> None:
+def test_arguments_go_back_as_they_came_if_a_server_can_read_them(arguments: bytes, wire: str) -> None:
     message = written([calling("a", arguments=arguments)], system="")["messages"][0]
     assert message["tool_calls"][0]["function"]["arguments"] == wire
+
+
+@given(st.binary(max_size=30) | st.text(alphabet='{}[]":,\\u0a1e.-nulNaN ', max_size=12).map(str.encode))
+def test_the_arguments_of_a_history_are_always_an_object(arguments: bytes) -> None:
+    message = written([calling("a", arguments=arguments)], system="")["messages"][0]
+    assert isinstance(json.loads(message["tool_calls"][0]["function"]["arguments"]), dict)
 
 
 @given(st.text(max_size=30), st.binary(max_size=30), st.text(max_size=9))
