@@ -35,8 +35,9 @@ from .ray_run_actor import (
     Way,
 )
 
-CONCURRENCY_MAX: Final = 2_000
-"""Calls at once in one run actor: adoptions, commands and nudges are short, ``gone`` is one that never ends."""
+CONCURRENCY_MAX: Final = 64_000
+"""Calls at once in one actor. A run actor's are short, but for ``gone`` that never ends; a messenger carries questions that
+are waits, some for each run of all hosts on other machines, and their renewals must get past those."""
 
 OPEN_S: Final = 60.0
 """How long a run actor may take to be made: Ray's process, its imports and the application's."""

@@ -53,8 +53,10 @@ FRAME_WAIT_MS = 10_000
 IN_FLIGHT_MAX = 16
 """Requests of one connection in work; the next isn't read before one is answered."""
 
-ASKS_MAX = 1_000
-"""Questions to the application that one connection may have open besides: they may be waits, and hold up nothing."""
+ASKS_MAX = 32_000
+"""Questions to the application that one connection may have open besides: they may be waits, each run of a host may have
+some, and they hold up nothing. A further one is refused at once: were it left unread, so would be what is behind it, and
+a host that can't renew its row is taken for dead."""
 
 LIGHT_FRAME_BYTES_MAX = 64 * 1024
 
@@ -181,7 +183,7 @@ class SocketServer:
     async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         assert self._stopping is not None
         room = asyncio.Semaphore(IN_FLIGHT_MAX)
-        asks = asyncio.Semaphore(ASKS_MAX)
+        asks: set[asyncio.Task[None]] = set()
         at_work: set[asyncio.Task[None]] = set()
         wait_ms = FIRST_FRAME_WAIT_MS
         try:
@@ -195,16 +197,17 @@ class SocketServer:
                 request = await _request(reader, size, heavy)
                 if request is None:
                     return
-                taken = room
-                if request.op == "ask":
-                    await asks.acquire()
-                    room.release()
-                    taken = asks
-                work = asyncio.create_task(self._answer(request, writer))
-                for tasks in (at_work, self._at_work):
+                is_ask = request.op == "ask"
+                work = asyncio.create_task(
+                    self._answer(request, writer, refused=is_ask and len(asks) >= ASKS_MAX)
+                )
+                for tasks in (at_work, self._at_work, *([asks] if is_ask else [])):
                     tasks.add(work)
                     work.add_done_callback(tasks.discard)
-                work.add_done_callback(lambda _, taken=taken: taken.release())
+                if is_ask:
+                    room.release()
+                else:
+                    work.add_done_callback(lambda _: room.release())
                 if heavy is not None:
                     work.add_done_callback(lambda _: self._heavy.release())
         finally:
@@ -213,8 +216,10 @@ class SocketServer:
             if at_work and not self._drained:
                 await asyncio.wait(at_work)
 
-    async def _answer(self, request: Request, writer: asyncio.StreamWriter) -> None:
+    async def _answer(self, request: Request, writer: asyncio.StreamWriter, *, refused: bool) -> None:
         try:
+            if refused:
+                raise StoreError("too_many_questions", f"{ASKS_MAX} are open on this connection")
             value = msgspec.Raw(encode(await self._call(request)))
             answer = frame(
                 Answer(request.number, self._store.now_ms(), value, switches=self._store.switches_count)
