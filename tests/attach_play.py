@@ -127,12 +127,20 @@ def on_loop(runtime: Runtime, work: Any) -> Any:
 
 
 class Member:
-    """The parent's end of such a process. A context manager that ends it by its pid."""
+    """The parent's end of such a process. A context manager that ends it by its pid. ``script``: another one that takes
+    the same orders. ``environment``: added to this process's."""
 
-    def __init__(self, path: Path, *options: str) -> None:
-        command = [sys.executable, str(Path(__file__).resolve()), str(path), *options]
+    def __init__(
+        self, path: Path, *options: str, script: str = __file__, environment: dict[str, str] | None = None
+    ) -> None:
+        command = [sys.executable, str(Path(script).resolve()), str(path), *options]
         self.process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT, bufsize=0
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            cwd=ROOT,
+            bufsize=0,
+            env=os.environ | (environment or {}),
         )
         self.opened = self.answer()
 
@@ -167,9 +175,8 @@ class Member:
                 pipe.close()
 
 
-def _serve(path: str, *, other: bool) -> None:
-    use_sockets()
-    runtime = runtime_on(path, other=other)
+def obey(runtime: Runtime) -> None:
+    """In such a process: do what is told until the input ends. The Runtime is left as it is then."""
     _say({"attached": half_of(runtime).serving.attached, "pid": os.getpid()})
     for line in sys.stdin.buffer:
         told = json.loads(line)
@@ -207,4 +214,5 @@ def _say(said: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    _serve(sys.argv[1], other="other" in sys.argv[2:])
+    use_sockets()
+    obey(runtime_on(sys.argv[1], other="other" in sys.argv[2:]))
