@@ -65,10 +65,10 @@ OVERLOADED_RETRY_MS: Final = 1_000
 
 
 class Elsewhere(Protocol):
-    """Hosts in other processes, as the owner's host sees them. ``queued``: runs that wait for a place there."""
+    """Hosts in other processes, as the owner's host sees them. ``held``: how many runs are with them or wait for a place."""
 
     @property
-    def queued(self) -> int: ...
+    def held(self) -> int: ...
 
     def dense_stay_here(self, tenant: str) -> bool:
         """Whether dense runs of this tenant are hosted by the owner itself."""
@@ -485,18 +485,21 @@ class Host:
         await self._settle_doubts()
         run_ids = [
             run_id
-            for run_id in await self.store.ready_runs(READY_RUNS_MAX + len(self._not_ours) + self._queued())
+            for run_id in await self.store.ready_runs(READY_RUNS_MAX + len(self._not_ours) + self._held())
             if run_id not in self._not_ours and not self._is_elsewhere(run_id)
         ]
         room = max(0, RUNS_MAX - len(self._drivers))
+        taken = 0
         for run_id in run_ids[:room]:
-            await self.take_up(run_id)
+            taken += await self.take_up(run_id) or self._is_elsewhere(run_id)
+        if taken and len(run_ids) >= READY_RUNS_MAX:
+            self._ready.set()  # there may be more, and nobody will tell of those again
         if not run_ids:
             # Due runs that aren't ours would come up again at once: wait for a signal or the longest timer.
             await self._rest_if_only_foreign(wake)
 
-    def _queued(self) -> int:
-        return 0 if self.elsewhere is None else self.elsewhere.queued
+    def _held(self) -> int:
+        return 0 if self.elsewhere is None else self.elsewhere.held
 
     def _is_elsewhere(self, run_id: str) -> bool:
         return self.elsewhere is not None and self.elsewhere.holds(run_id)

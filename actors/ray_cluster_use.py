@@ -264,9 +264,9 @@ class RayHosting:
         return self._supervisor
 
     @property
-    def queued(self) -> int:
+    def held(self) -> int:
         """See ``Elsewhere``."""
-        return self.supervisor.queued
+        return self.supervisor.held
 
     def holds(self, run_id: str) -> bool:
         """See ``Elsewhere``."""

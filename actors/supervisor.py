@@ -185,6 +185,11 @@ class Supervisor:
         """Runs that wait for a seat."""
         return self.seating.queued
 
+    @property
+    def held(self) -> int:
+        """Runs that have a seat or wait for one."""
+        return self.seating.queued + len(self.seating.seat_of)
+
     def holds(self, run_id: str) -> bool:
         """Whether the run has a seat or waits for one."""
         return run_id in self.seating
