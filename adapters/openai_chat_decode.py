@@ -15,83 +15,55 @@ from msgspec import Raw
 from ..runtime.canonical import JSON, canonical_bytes
 from ..runtime.errors import CallerError
 from ..runtime.foreign_text import bounded_text
-from ..runtime.model import FinishKind, ModelTurn, ProposedCall, Usage
-from ..runtime.strict_json import JsonRefused, parse_object, parse_value
+from ..runtime.model import FinishKind, ModelTurn, ProposedCall
+from ..runtime.strict_json import JsonRefused
 from .openai_chat_errors import NATIVE_CHARS_MAX, refusal
+from .openai_chat_read import read_completion
+from .openai_chat_usage import read_usage
 from .openai_chat_wire import (
     WireCall,
     WireChoice,
     WireCompletion,
     WireFunction,
     WireMessage,
-    decode_completion,
-    decode_disputed,
     decode_parts,
     present,
     text_of,
 )
 
-RESPONSE_DEPTH_MAX: Final = 48
-RESPONSE_NODES_MAX: Final = 500_000
 CONTINUATION_TAG: Final = "openai_chat"
 
-_ELSEWHERE: Final = frozenset({"dup_key", "int_range", "overflow", "depth", "nodes"})
-"""What the strict parser may find in a field that is never read: then only the fields that count must be free of it."""
+CALLS_MAX: Final = 4_096
+"""More calls in one answer than this are no answer. The runtime's own bound, far lower, refuses calls one by one."""
 
 
 def decode_answer(status: int, headers: Mapping[str, str], body: bytes, *, now_ms: int) -> ModelTurn:
-    """The turn of a whole HTTP answer. ``headers`` have lower-case names; ``now_ms`` is Unix time."""
+    """The turn of a whole HTTP answer; never raises. ``headers`` have lower-case names; ``now_ms`` is Unix time."""
     if status != 200:
         return refusal(status, headers, body, now_ms=now_ms)
     try:
-        completion = _read(body)
+        return _good_status(headers, body, now_ms)
     except JsonRefused as error:
         return _unreadable(error, body)
     except (msgspec.MsgspecError, ValueError, RecursionError):
         return _wrong_shape("response_shape", "the answer isn't a chat completion")
+
+
+def _good_status(headers: Mapping[str, str], body: bytes, now_ms: int) -> ModelTurn:
+    completion = read_completion(body)
     if present(completion.error):
-        turn = refusal(status, headers, b'{"error":' + bytes(completion.error) + b"}", now_ms=now_ms)
+        turn = refusal(200, headers, b'{"error":' + bytes(completion.error) + b"}", now_ms=now_ms)
     else:
         turn = _turn_of(completion)
     return msgspec.structs.replace(
         turn,
-        usage=turn.usage or read_usage(completion.usage),
+        usage=read_usage(completion.usage),
         response_id=bounded_text(text_of(completion.id), 256) or turn.response_id,
         served_model=bounded_text(text_of(completion.model), 256),
     )
 
 
 # --- reading --------------------------------------------------------------------------------------------------------
-
-
-def _read(body: bytes) -> WireCompletion:
-    """The answer's fields. Raises ``JsonRefused`` for what isn't one unambiguous JSON object, and what msgspec raises
-    for known fields of another shape."""
-    try:
-        parse_object(body, bytes_max=len(body), depth_max=RESPONSE_DEPTH_MAX, nodes_max=RESPONSE_NODES_MAX)
-    except JsonRefused as error:
-        if error.code not in _ELSEWHERE or body.count(b'"choices"') > 1:
-            raise
-        completion = decode_completion(body)
-        disputed = decode_disputed(body)
-        for part in (_without_argument_objects(bytes(disputed.choices), completion), bytes(disputed.error)):
-            if part:
-                parse_value(
-                    part, bytes_max=len(part), depth_max=RESPONSE_DEPTH_MAX, nodes_max=RESPONSE_NODES_MAX
-                )
-        return completion
-    return decode_completion(body)
-
-
-def _without_argument_objects(choices: bytes, completion: WireCompletion) -> bytes:
-    """Arguments that came as an object instead of a string are the model's: whether they hold a key twice is for the
-    ladder to refuse, call by call."""
-    for choice in completion.choices or ():
-        for call in (choice.message and choice.message.tool_calls) or ():
-            arguments = bytes(call.function.arguments) if call.function else b""
-            if arguments.startswith(b"{"):
-                choices = choices.replace(arguments, b"{}")
-    return choices
 
 
 def _unreadable(error: JsonRefused, body: bytes) -> ModelTurn:
@@ -109,40 +81,6 @@ def _wrong_shape(code: str, message: str) -> ModelTurn:
     return ModelTurn(finish="provider_error", finish_raw=code, error_code=code, safe_message=message)
 
 
-def read_usage(raw: Raw) -> Usage | None:
-    """Tokens as reported. What isn't a count is not reported, never zero.
-
-    A total above prompt and completion counts as output: some servers leave reasoning out of the completion, and an
-    unreported token would be an unspent one.
-    """
-    if not present(raw):
-        return None
-    try:
-        usage = parse_object(bytes(raw))
-    except JsonRefused:
-        return None
-    given, made, total = (_count(usage.get(f"{name}_tokens")) for name in ("prompt", "completion", "total"))
-    if given is None and made is None:
-        return None
-    if given is not None and made is not None and total is not None:
-        made = max(made, total - given)
-    return Usage(
-        input_tokens=given,
-        output_tokens=made,
-        cached_input_tokens=_detail(usage, "prompt_tokens_details", "cached_tokens"),
-        reasoning_tokens=_detail(usage, "completion_tokens_details", "reasoning_tokens"),
-    )
-
-
-def _count(value: JSON) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
-
-
-def _detail(usage: dict[str, JSON], group: str, name: str) -> int:
-    members = usage.get(group)
-    return (_count(members.get(name)) or 0) if isinstance(members, dict) else 0
-
-
 # --- what it means --------------------------------------------------------------------------------------------------
 
 
@@ -155,6 +93,8 @@ def _turn_of(completion: WireCompletion) -> ModelTurn:
         return _model_error("several_choices", "the answer holds several choices")
     choice = choices[0]
     message = choice.message or WireMessage()
+    if len(message.tool_calls or ()) > CALLS_MAX:
+        return _model_error("too_many_calls", f"the answer holds over {CALLS_MAX} calls")
     text, refused = _content(message)
     calls, odd = _calls(message)
     finish, code = decide(

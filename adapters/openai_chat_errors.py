@@ -1,8 +1,8 @@
 """What an error of a Chat Completions server means: one table by status, one by the server's own code, text last.
 
 The status says whether another attempt may do better; the native code, where it is known, knows better than the status.
-``usage`` of a refusal that comes before anything is generated is zero; otherwise it is unknown, and the reservation
-stays spent.
+``usage`` is what the server reports. Without that, of a refusal that comes before anything is generated it is zero, and
+otherwise unknown: the reservation stays spent.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from ..runtime.canonical import JSON
 from ..runtime.foreign_text import bounded_text
 from ..runtime.model import FinishKind, ModelTurn, Usage
 from ..runtime.strict_json import JsonRefused, parse_object
+from .openai_chat_usage import usage_of
 from .secret import safe_text
 
 MESSAGE_CHARS_MAX: Final = 256
@@ -88,6 +89,7 @@ class WireError(msgspec.Struct, frozen=True):
     type: str = ""
     code: str = ""
     status: int = 0
+    usage: Usage | None = None
 
     @property
     def native(self) -> str:
@@ -101,9 +103,10 @@ def read_error(body: bytes) -> WireError:
         members = parse_object(body, bytes_max=ERROR_BYTES_MAX)
     except JsonRefused:
         return WireError()
+    usage = usage_of(members.get("usage"))
     error = members.get("error")
     if isinstance(error, str) and error:
-        return WireError(message=error)
+        return WireError(message=error, usage=usage)
     found = error if isinstance(error, dict) else members
     message = found.get("message")
     if not isinstance(message, str):
@@ -116,6 +119,7 @@ def read_error(body: bytes) -> WireError:
         status=_status(found.get("code"))
         or _status(found.get("status"))
         or _status(found.get("raw_status_code")),
+        usage=usage,
     )
 
 
@@ -131,8 +135,10 @@ def _status(value: JSON) -> int:
 
 def refusal(status: int, headers: Mapping[str, str], body: bytes, *, now_ms: int) -> ModelTurn:
     """The turn of an answer that is an error. ``status`` 200 is an error in a good answer's place: the status that its
-    body names counts then. ``now_ms``: Unix time, for a Retry-After that is a date without the server's own."""
+    body names counts then, but not what that says of the usage, since such an answer may come late. Reported usage
+    counts always. ``now_ms``: Unix time, for a Retry-After that is a date without the server's own."""
     error = read_error(body)
+    refused_at_once = status != 200
     if status < 400 and not 300 <= status <= 399 and error.status:
         status = error.status
     meaning = _meaning(status, error)
@@ -148,7 +154,7 @@ def refusal(status: int, headers: Mapping[str, str], body: bytes, *, now_ms: int
         safe_message=f"HTTP {status}" + (f": {message}" if message else ""),
         retryable=retryable,
         retry_after_ms=retry_after_ms(headers, now_ms=now_ms) if retryable else 0,
-        usage=NOTHING_USED if meaning.early else None,
+        usage=error.usage or (NOTHING_USED if meaning.early and refused_at_once else None),
         response_id=bounded_text(headers.get("x-request-id", ""), NATIVE_CHARS_MAX),
     )
 

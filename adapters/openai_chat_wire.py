@@ -66,15 +66,7 @@ class WirePart(msgspec.Struct, gc=False):
     refusal: object = None
 
 
-class WireDisputed(msgspec.Struct, gc=False):
-    """What must be unambiguous even where the rest of an answer isn't."""
-
-    choices: Raw = MISSING
-    error: Raw = MISSING
-
-
 decode_completion = msgspec.json.Decoder(WireCompletion).decode
-decode_disputed = msgspec.json.Decoder(WireDisputed).decode
 decode_parts = msgspec.json.Decoder(list[WirePart]).decode
 
 

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.random_examples import examples
 
-from boundloop.adapters.openai_chat_decode import decide, decode_answer, read_usage
+from boundloop.adapters.openai_chat_decode import CALLS_MAX, decide, decode_answer
 from boundloop.adapters.openai_chat_errors import RETRY_AFTER_MS_MAX, retry_after_ms
+from boundloop.adapters.openai_chat_usage import read_usage
 from boundloop.runtime.model import FINISH, ModelTurn, ProposedCall, Usage
 
 DOC: Final = (Path(__file__).resolve().parent.parent / "docs/model-adapters.md").read_text("utf-8")
@@ -307,6 +310,24 @@ def test_usage_that_is_missing_or_ambiguous_is_not_reported() -> None:
     assert read_usage(msgspec.Raw(b'{"prompt_tokens":99999999999999999999,"completion_tokens":1}')) is None
 
 
+REPORTED: Final = {"prompt_tokens": 100, "completion_tokens": 50, "total_tokens": 150}
+
+
+@pytest.mark.parametrize("status", [200, 400, 429, 503])
+@pytest.mark.parametrize("code", [401, 429, 500, "insufficient_quota", "context_length_exceeded", None])
+def test_usage_that_an_error_reports_counts(status: int, code: Any) -> None:
+    made = turn({"error": {"code": code, "message": "no"}, "usage": REPORTED}, status)
+    assert made.usage == Usage(100, 50)
+    assert turn({"error": "no", "usage": REPORTED}, status).usage == Usage(100, 50)
+
+
+@pytest.mark.parametrize("code", [401, 402, 404, 413, 429, "insufficient_quota", "context_length_exceeded"])
+def test_an_error_under_a_good_status_is_never_known_to_have_used_nothing(code: Any) -> None:
+    assert turn({"error": {"code": code}}).usage is None
+    assert turn({"error": {"code": code}, "usage": {"prompt_tokens": "many"}}).usage is None
+    assert turn({"error": {"code": code}}, 429).usage == Usage(0, 0)
+
+
 # --- bodies that aren't answers ---------------------------------------------------------------------------------------
 
 WHOLE: Final = json.dumps(answer()).encode()
@@ -346,6 +367,188 @@ def test_a_body_that_is_no_answer(body: bytes, code: str) -> None:
     assert made.error_code == code
     assert FINISH[made.finish].retry
     assert (made.calls, made.text) == ((), "")
+
+
+SAYS_A: Final = b'[{"finish_reason":"stop","message":{"content":"A"}}]'
+SAYS_B: Final = SAYS_A.replace(b"A", b"B")
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (b'"choices":' + SAYS_A, b'"choices":' + SAYS_B),
+        (b'"choices":' + SAYS_A, b'"ch\\u006fices":' + SAYS_B),
+        (b'"\\u0063hoices":[]', b'"choices":' + SAYS_B),
+        (b'"choices":' + SAYS_A + b',"model":"a"', b'"mode\\u006c":"b"'),
+        (b'"choices":' + SAYS_A + b',"error":{"code":500}', b'"error":null'),
+        (b'"choices":' + SAYS_A + b',"id":"a"', b'"id":"b"'),
+        (b'"x":{"a":1,"a":2}', b'"choices":' + SAYS_A.replace(b"message", b'm\\u0065ssage":{},"message')),
+        (b'"x":1,"x":2', b'"choices":' + SAYS_A.replace(b'"A"', b'"A","content":"B"')),
+        (b'"x":1e999', b'"choices":' + SAYS_A.replace(b'"stop"', b'"stop","x":18446744073709551616')),
+        (b'"x":1e999', b'"choices":' + SAYS_A.replace(b"A", b"\\ud800")),
+    ],
+    ids=range(10),
+)
+def test_what_is_read_says_one_thing_or_nothing(first: bytes, second: bytes) -> None:
+    for body in (first + b"," + second, second + b"," + first):
+        made = turn(b"{" + body + b"}")
+        assert made.finish == "provider_error"
+        assert (made.text, made.usage) == ("", None)
+
+
+@pytest.mark.parametrize("second", [b'"usage"', b'"us\\u0061ge"'])
+def test_usage_that_is_reported_twice_is_not_reported(second: bytes) -> None:
+    twice = (
+        b',"usage":{"prompt_tokens":9,"completion_tokens":9},%s:{"prompt_tokens":0,"completion_tokens":0}}'
+    )
+    made = turn(b'{"choices":' + SAYS_A + twice % second)
+    assert (made.finish, made.text, made.usage) == ("final", "A", None)
+
+
+def test_disputes_over_arguments_are_the_ladders_also_beside_other_oddities() -> None:
+    raw = b'{"a":1,"a":2,"b":{"c":1e999}}'
+    function = b'{"name":"look","arguments":%s}' % raw
+    calls = b'{"message":{"tool_calls":[{"function":%s}],"function_call":%s}}' % (function, function)
+    made = turn(b'{"choices":[%s],"x":{"a":1,"a":2}}' % calls)
+    assert [call.arguments for call in made.calls] == [raw]
+    beside = calls.replace(b'"name"', b'"x":{"a":1,"a":2},"name"')
+    assert turn(b'{"choices":[%s]}' % beside).error_code == "json_dup_key"
+
+
+def test_odd_answers_with_many_calls_cost_their_length() -> None:
+    """A quadratic decoder takes minutes for the second; this one a fraction of a second."""
+    for count, finish in ((CALLS_MAX, "calls"), (20_000, "model_error")):
+        calls = b",".join(b'{"function":{"name":"f","arguments":{"a":%d}}}' % n for n in range(count))
+        body = b'{"choices":[{"finish_reason":"stop","message":{"tool_calls":[%s]}}],"x":1,"x":2}' % calls
+        began = time.process_time()
+        assert turn(body).finish == finish
+        assert time.process_time() - began < 5
+
+
+def test_more_calls_than_anybody_means_are_no_answer() -> None:
+    assert len(turn(answer("tool_calls", [CALL] * CALLS_MAX)).calls) == CALLS_MAX
+    made = turn(answer("tool_calls", [CALL] * (CALLS_MAX + 1)))
+    assert (made.finish, made.error_code, made.calls) == ("model_error", "too_many_calls", ())
+    assert made.usage == Usage(10, 5)
+
+
+@pytest.mark.parametrize("content", [["x"], [None], [1], [[]], [True, {"type": "text", "text": "x"}]])
+def test_content_in_parts_that_are_none(content: Any) -> None:
+    made = turn(answer("stop", content=content))
+    assert (made.finish, made.error_code) == ("provider_error", "response_shape")
+
+
+NAMES: Final = [
+    *(
+        "id",
+        "model",
+        "choices",
+        "usage",
+        "error",
+        "finish_reason",
+        "message",
+        "content",
+        "refusal",
+        "tool_calls",
+    ),
+    *(
+        "function_call",
+        "name",
+        "arguments",
+        "type",
+        "text",
+        "function",
+        "reasoning_content",
+        "extra_content",
+        "code",
+    ),
+    *(
+        "reasoning_details",
+        "prompt_tokens",
+        "completion_tokens",
+        "total_tokens",
+        "detail",
+        "status",
+        "thinking",
+    ),
+]
+WORDS: Final = [
+    "",
+    "stop",
+    "length",
+    "tool_calls",
+    "function",
+    "text",
+    "refusal",
+    "thinking",
+    "{}",
+    '{"a":1}',
+    "\ud800",
+]
+SCALARS: Final = (
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**70), 2**70)
+    | st.floats()
+    | st.sampled_from(WORDS)
+    | st.text(max_size=6)
+)
+ANY: Final = st.recursive(
+    SCALARS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(NAMES), inner, max_size=4),
+    max_leaves=20,
+)
+
+
+def shaped(**members: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    """An object of this shape, in which anything may be something else."""
+    return st.fixed_dictionaries({}, optional={name: ANY | value for name, value in members.items()})
+
+
+FUNCTION: Final = shaped(name=st.just("look"), arguments=st.sampled_from(["", "{}", '{"a":1}']))
+MESSAGE: Final = shaped(
+    content=st.lists(shaped(type=st.sampled_from(WORDS), text=st.text(max_size=4), refusal=ANY), max_size=3),
+    refusal=st.just(""),
+    tool_calls=st.lists(shaped(id=st.just("a"), function=FUNCTION, extra_content=ANY), max_size=3),
+    function_call=FUNCTION,
+    reasoning_content=ANY,
+    reasoning_details=ANY,
+)
+COMPLETION: Final = shaped(
+    choices=st.lists(shaped(finish_reason=st.sampled_from(WORDS), message=MESSAGE), min_size=1, max_size=1),
+    usage=shaped(prompt_tokens=SCALARS, completion_tokens=SCALARS, total_tokens=SCALARS),
+    error=shaped(code=SCALARS, message=SCALARS, type=SCALARS),
+    id=st.text(max_size=4),
+    model=SCALARS,
+)
+
+
+@settings(max_examples=examples(300), deadline=None)
+@given(
+    ANY | COMPLETION,
+    st.sampled_from([200, 200, 200, 400, 429, 500]),
+    st.sampled_from(["", ',"x":{"a":1,"a":2}}']),
+)
+def test_whatever_json_comes_becomes_a_turn(body: Any, status: int, odd: str) -> None:
+    data = json.dumps(body)
+    if odd and isinstance(body, dict) and body:
+        data = data[:-1] + odd
+    made = turn(data.encode(), status)
+    assert made.finish in FINISH
+    assert bool(made.calls) or not FINISH[made.finish].executable
+    for label in (made.finish_raw, made.response_id, made.served_model, made.safe_message, made.error_code):
+        assert len(label.encode()) <= 4 * 512
+
+
+@settings(max_examples=examples(200), deadline=None)
+@given(
+    st.dictionaries(
+        st.sampled_from(["retry-after", "retry-after-ms", "date", "x-request-id"]), st.text(max_size=40)
+    )
+)
+def test_whatever_headers_come_are_a_wait_or_none(headers: dict[str, str]) -> None:
+    made = decode_answer(429, headers, b"", now_ms=1_000_000)
+    assert 0 <= made.retry_after_ms <= RETRY_AFTER_MS_MAX
 
 
 @pytest.mark.parametrize("odd", [b'"seed": 18085443812934868000', b'"x": {"a": 1, "a": 2}', b'"x": 1e999'])
