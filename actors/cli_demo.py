@@ -81,6 +81,7 @@ def demo(
 
     out = Output(output, at_once=True)
     os.environ.pop("RAY_ADDRESS", None)  # the demo's Ray is its own
+    os.environ.setdefault("PYTHONSAFEPATH", "1")  # no process below takes modules from this folder
     return perform(
         Plan(
             store=str(store_url or context.find_root().params.get("store_url") or STORE),
@@ -104,11 +105,10 @@ def perform(plan: Plan, out: Output) -> int:
             with deadline(plan.within_s), terminating():
                 found = play(plan, timeline)
         except KeyboardInterrupt:
-            timeline.plain()
             timeline.plain("Interrupted: the run is cancelled, and what was started has ended.")
             raise
         except (BoundloopError, HTTPException, OSError, RuntimeError) as error:
-            timeline.plain()
+            timeline.clear()
             for text in warnings:
                 out.to_stderr(safe_text(text))
             if isinstance(error, BoundloopError):

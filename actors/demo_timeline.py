@@ -49,7 +49,7 @@ class Timeline:
     def doing(self, text: str) -> None:
         """What is going on, until the next line; on a terminal only. ``text`` is safe already."""
         if self._live:
-            self._clear()
+            self.clear()
             sys.stdout.write(f"\r{self.seconds:6.1f}s  … {text}")
             sys.stdout.flush()
             self._doing = True
@@ -58,7 +58,7 @@ class Timeline:
         """One line, or a few if it is long; whatever is in it is made safe here."""
         if not self._shown:
             return
-        self._clear()
+        self.clear()
         name = f"{who:<{_WHO_CHARS}}"
         colour = _COLOURS.get(who)
         if self._coloured and colour:
@@ -73,7 +73,7 @@ class Timeline:
     def plain(self, text: str = "") -> None:
         """A line without time, safe already."""
         if self._shown:
-            self._clear()
+            self.clear()
             self._out.line(text)
 
     def alarm(self, text: str, more: Iterable[str]) -> None:
@@ -89,7 +89,8 @@ class Timeline:
         """The same, in the colour of good or bad news."""
         self.plain(f"\x1b[{'32' if good else '31'}m{text}\x1b[0m" if self._coloured else text)
 
-    def _clear(self) -> None:
+    def clear(self) -> None:
+        """Nothing is waited for any more."""
         if self._doing:
             sys.stdout.write("\r\x1b[2K")
             self._doing = False

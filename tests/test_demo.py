@@ -278,9 +278,12 @@ def test_a_shop_that_makes_a_draft_twice_is_seen(tmp_path: Path) -> None:
 # --- otherwise than well -----------------------------------------------------------------------------------------------
 
 
-def test_a_no_in_the_terminal_pays_nothing(tmp_path: Path) -> None:
+def test_a_no_in_the_terminal_pays_nothing_in_any_folder(tmp_path: Path) -> None:
+    for name in ("json", "ray"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('a module of somebody else')")
     keyboard, terminal = pty.openpty()
-    demo = Started(tmp_path, "--approve", "ask", stdin=terminal)
+    safe = (sys.executable, "-P", *DEMO[1:])
+    demo = Started(tmp_path, "--approve", "ask", command=safe, stdin=terminal)
     try:
         demo.read_until("waits for a person: y or n here")
         os.write(keyboard, b"perhaps\nn\n")
