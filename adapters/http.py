@@ -8,11 +8,13 @@ exception: the caller decides what an attempt became.
 from __future__ import annotations
 
 import asyncio
+import logging
 import ssl
 import time
 import zlib
 from collections import deque
 from collections.abc import Mapping
+from contextvars import ContextVar
 from typing import Final
 from weakref import WeakKeyDictionary
 
@@ -85,6 +87,18 @@ _TLS: Final = HttpFailed(
 )
 
 
+_sending: ContextVar[bool] = ContextVar("boundloop_sending", default=False)
+
+
+def _is_others(_record: logging.LogRecord) -> bool:
+    return not _sending.get()
+
+
+for _name in ("httpx", "httpcore.connection", "httpcore.http11", "httpcore.proxy"):
+    # They log URLs and answers' headers, which may hold keys. What others send with them is logged as ever.
+    logging.getLogger(_name).addFilter(_is_others)
+
+
 class HttpClient:
     """Connections to one provider, for whichever event loops use it. Pickles without them.
 
@@ -116,6 +130,7 @@ class HttpClient:
         """Send once. Everything, from waiting for a connection to the last byte, is over within ``timeout_ms`` by the
         monotonic clock. Cancelling closes the connection."""
         began = time.monotonic()
+        sending = _sending.set(True)
         lanes = self._lanes()
         lane: httpx.AsyncClient | None = None
         whole = False
@@ -135,6 +150,7 @@ class HttpClient:
         finally:
             if lane is not None:
                 lanes.give_back(lane, whole=whole)
+            _sending.reset(sending)
         return msgspec.structs.replace(failed, total_ms=_since_ms(began))
 
     async def close(self) -> None:

@@ -11,12 +11,13 @@ import time
 from collections.abc import Mapping
 from ipaddress import ip_address
 from typing import Any, Final, Literal, cast
-from urllib.parse import urlsplit
+from urllib.parse import unquote_plus, urlsplit
 
 import msgspec
 
 from ..runtime.canonical import JSON, canonical_bytes
 from ..runtime.errors import CallerError, DeclarationError
+from ..runtime.foreign_text import bounded_text
 from ..runtime.model import ModelInput, ModelTurn, Usage
 from ..runtime.prices import Price
 from .correlation import REQUEST_ID_HEADER, request_id
@@ -25,7 +26,7 @@ from .openai_chat_decode import decode_answer
 from .openai_chat_encode import OWNED_FIELDS, ChatOptions, encode_request
 from .openai_chat_errors import NOTHING_USED
 from .port import ProgressSink
-from .secret import Secret, safe_text
+from .secret import Secret, is_secret, safe_text
 
 OPENAI_URL: Final = "https://api.openai.com/v1"
 OPENAI_HOST: Final = "api.openai.com"
@@ -80,7 +81,8 @@ class OpenAIChat:
             raise DeclarationError("api_key", "either api_key or api_key_env", path="api_key")
         has_key = api_key is not None or api_key_env is not None or bool(headers)
         self._url, address = _chat_url(base_url, has_key=has_key and not insecure_http)
-        self._shown_url = base_url
+        self._shown_url = urlsplit(base_url)._replace(query="").geturl()
+        self._query = _query_secrets(base_url)
         own = address == OPENAI_HOST
         self._options = ChatOptions(
             output_limit_field=output_limit_field
@@ -134,13 +136,15 @@ class OpenAIChat:
         if len(body) > REQUEST_BYTES_MAX:
             return _unsent("request_too_large", f"the request is over {REQUEST_BYTES_MAX} bytes")
         headers = self._headers_for(request, key)
-        reply = await self._client.post(self._url, headers, body, timeout_ms=timeout_ms)
+        reply = await self._client.post(self._url.reveal(), headers, body, timeout_ms=timeout_ms)
         if isinstance(reply, HttpFailed):
             return _broken(reply)
-        turn = decode_answer(reply.status, reply.headers, reply.body, now_ms=time.time_ns() // 1_000_000)
-        return msgspec.structs.replace(
-            turn, total_ms=reply.total_ms, safe_message=self._message(turn, key, request)
+        secrets = [*self._headers.values(), *self._query, *([] if key is None else [key])]
+        turn = decode_answer(
+            reply.status, reply.headers, reply.body, now_ms=time.time_ns() // 1_000_000, secrets=secrets
         )
+        message = self._message(turn, key, request)
+        return msgspec.structs.replace(turn, total_ms=reply.total_ms, safe_message=message)
 
     async def close(self) -> None:
         """Give back the running loop's connections."""
@@ -173,7 +177,7 @@ class OpenAIChat:
         return headers
 
     def _message(self, turn: ModelTurn, key: Secret | None, request: ModelInput) -> str:
-        """For people: who must act, and the provider's words without our secrets."""
+        """For people: who must act, and the provider's words, which hold no secret of ours any more."""
         text = turn.safe_message
         if not text:
             return ""
@@ -184,8 +188,7 @@ class OpenAIChat:
             text = f"is the base URL right, and the model {request.model!r} there? {text}"
         elif turn.error_code == "redirect":
             text = f"redirects aren't followed; name the final base URL. {text}"
-        secrets = [*self._headers.values(), *([] if key is None else [key])]
-        return safe_text(text, MESSAGE_CHARS_MAX, secrets)
+        return bounded_text(text, MESSAGE_CHARS_MAX)
 
 
 def _broken(failed: HttpFailed) -> ModelTurn:
@@ -216,8 +219,8 @@ def _unsent(code: str, message: str) -> ModelTurn:
 # --- settings -------------------------------------------------------------------------------------------------------
 
 
-def _chat_url(base_url: str, *, has_key: bool) -> tuple[str, str]:
-    """The URL to post to and its host name; the query of a base URL stays behind the path."""
+def _chat_url(base_url: str, *, has_key: bool) -> tuple[Secret, str]:
+    """The URL to post to, whose query may hold a key, and its host name. The query of a base URL stays behind the path."""
     if len(base_url) > 2_048 or not base_url.isascii() or not base_url.isprintable() or " " in base_url:
         raise DeclarationError("base_url", "an http or https URL", path="base_url")
     try:
@@ -238,7 +241,15 @@ def _chat_url(base_url: str, *, has_key: bool) -> tuple[str, str]:
     path = parts.path.rstrip("/")
     if not path.endswith("/chat/completions"):
         path += "/chat/completions"
-    return parts._replace(path=path).geturl(), host
+    return Secret(parts._replace(path=path).geturl(), name="base_url"), host
+
+
+def _query_secrets(base_url: str) -> tuple[Secret, ...]:
+    """What a query says may be a key, except for the one parameter that is known to be none."""
+    pairs = [part.partition("=") for part in urlsplit(base_url).query.split("&")]
+    written = [value for name, _, value in pairs if value and name != "api-version"]
+    plain = [unquote_plus(value) for value in written]
+    return tuple(Secret(value) for value in {*written, *plain} if is_secret(value))
 
 
 def _is_loopback(host: str) -> bool:

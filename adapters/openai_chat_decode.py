@@ -6,7 +6,7 @@ answer, the finish value must say. ``decide`` is that table; ``docs/model-adapte
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, cast
 
 import msgspec
@@ -14,7 +14,6 @@ from msgspec import Raw
 
 from ..runtime.canonical import JSON, canonical_bytes
 from ..runtime.errors import CallerError
-from ..runtime.foreign_text import bounded_text
 from ..runtime.model import FinishKind, ModelTurn, ProposedCall
 from ..runtime.strict_json import JsonRefused
 from .openai_chat_errors import NATIVE_CHARS_MAX, refusal
@@ -30,36 +29,44 @@ from .openai_chat_wire import (
     present,
     text_of,
 )
+from .secret import Secret, safe_text, without
 
 CONTINUATION_TAG: Final = "openai_chat"
+LABEL_CHARS_MAX: Final = 256
 
 CALLS_MAX: Final = 4_096
 """More calls in one answer than this are no answer. The runtime's own bound, far lower, refuses calls one by one."""
 
 
-def decode_answer(status: int, headers: Mapping[str, str], body: bytes, *, now_ms: int) -> ModelTurn:
-    """The turn of a whole HTTP answer; never raises. ``headers`` have lower-case names; ``now_ms`` is Unix time."""
+def decode_answer(
+    status: int, headers: Mapping[str, str], body: bytes, *, now_ms: int, secrets: Sequence[Secret] = ()
+) -> ModelTurn:
+    """The turn of a whole HTTP answer; never raises. ``headers`` have lower-case names; ``now_ms`` is Unix time;
+    ``secrets`` are taken out of every label and message of the server's, and not out of what the model wrote."""
     if status != 200:
-        return refusal(status, headers, body, now_ms=now_ms)
+        return refusal(status, headers, body, now_ms=now_ms, secrets=secrets)
     try:
-        return _good_status(headers, body, now_ms)
+        return _good_status(headers, body, now_ms, secrets)
     except JsonRefused as error:
         return _unreadable(error, body)
     except (msgspec.MsgspecError, ValueError, RecursionError):
         return _wrong_shape("response_shape", "the answer isn't a chat completion")
 
 
-def _good_status(headers: Mapping[str, str], body: bytes, now_ms: int) -> ModelTurn:
+def _good_status(
+    headers: Mapping[str, str], body: bytes, now_ms: int, secrets: Sequence[Secret]
+) -> ModelTurn:
     completion = read_completion(body)
     if present(completion.error):
-        turn = refusal(200, headers, b'{"error":' + bytes(completion.error) + b"}", now_ms=now_ms)
+        error = b'{"error":' + bytes(completion.error) + b"}"
+        turn = refusal(200, headers, error, now_ms=now_ms, secrets=secrets)
     else:
-        turn = _turn_of(completion)
+        turn = _turn_of(completion, secrets)
     return msgspec.structs.replace(
         turn,
         usage=read_usage(completion.usage),
-        response_id=bounded_text(text_of(completion.id), 256) or turn.response_id,
-        served_model=bounded_text(text_of(completion.model), 256),
+        response_id=safe_text(text_of(completion.id), LABEL_CHARS_MAX, secrets) or turn.response_id,
+        served_model=safe_text(text_of(completion.model), LABEL_CHARS_MAX, secrets),
     )
 
 
@@ -84,7 +91,7 @@ def _wrong_shape(code: str, message: str) -> ModelTurn:
 # --- what it means --------------------------------------------------------------------------------------------------
 
 
-def _turn_of(completion: WireCompletion) -> ModelTurn:
+def _turn_of(completion: WireCompletion, secrets: Sequence[Secret]) -> ModelTurn:
     choices = completion.choices
     if not choices:
         return _model_error("no_choice", "the answer holds no choice")
@@ -96,14 +103,14 @@ def _turn_of(completion: WireCompletion) -> ModelTurn:
     if len(message.tool_calls or ()) > CALLS_MAX:
         return _model_error("too_many_calls", f"the answer holds over {CALLS_MAX} calls")
     text, refused = _content(message)
-    calls, odd = _calls(message)
+    calls, odd = _calls(message, secrets)
     finish, code = decide(
         choice.finish_reason, calls=calls, refused=bool(refused), no_message=choice.message is None, odd=odd
     )
     failed = finish in ("model_error", "provider_error", "unknown_finish")
     return ModelTurn(
         finish=finish,
-        finish_raw=_native(choice),
+        finish_raw=_native(choice, secrets),
         text=text or (refused if finish == "refused" else ""),
         calls=calls,
         continuation=None if failed else _continuation(message, bool(calls)),
@@ -171,11 +178,13 @@ def _model_error(code: str, message: str) -> ModelTurn:
     return ModelTurn(finish="model_error", finish_raw=code, error_code=code, safe_message=message)
 
 
-def _native(choice: WireChoice) -> str:
+def _native(choice: WireChoice, secrets: Sequence[Secret]) -> str:
     native = choice.finish_reason
     if native is None:
         return "null"
-    return bounded_text(native, NATIVE_CHARS_MAX) if isinstance(native, str) else f"({type(native).__name__})"
+    if not isinstance(native, str):
+        return f"({type(native).__name__})"
+    return safe_text(native, NATIVE_CHARS_MAX, secrets)
 
 
 def _content(message: WireMessage) -> tuple[str, str]:
@@ -191,21 +200,24 @@ def _content(message: WireMessage) -> tuple[str, str]:
     return text, refused or "".join(text_of(part.refusal) for part in parts if part.type == "refusal")
 
 
-def _calls(message: WireMessage) -> tuple[tuple[ProposedCall, ...], bool]:
+def _calls(message: WireMessage, secrets: Sequence[Secret]) -> tuple[tuple[ProposedCall, ...], bool]:
     """The calls with their raw argument bytes, and whether something else than a function was called."""
     if message.tool_calls:
         odd = any(call.type not in (None, "", "function") for call in message.tool_calls)
-        return tuple(_call(call.function, text_of(call.id)) for call in message.tool_calls), odd
+        return tuple(_call(call.function, text_of(call.id), secrets) for call in message.tool_calls), odd
     legacy = message.function_call
     if legacy is not None and (text_of(legacy.name) or arguments_of(legacy.arguments)):
-        return (_call(legacy, ""),), False
+        return (_call(legacy, "", secrets),), False
     return (), False
 
 
-def _call(function: WireFunction | None, label: str) -> ProposedCall:
+def _call(function: WireFunction | None, label: str, secrets: Sequence[Secret]) -> ProposedCall:
+    """An id that holds a secret is none: altered it would be of no use to the server."""
+    if without(label, secrets) != label:
+        label = ""
     if function is None:
         return ProposedCall("", b"", label)
-    return ProposedCall(text_of(function.name), arguments_of(function.arguments), label)
+    return ProposedCall(without(text_of(function.name), secrets), arguments_of(function.arguments), label)
 
 
 def arguments_of(raw: Raw) -> bytes:

@@ -8,18 +8,17 @@ otherwise unknown: the reservation stays spent.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from email.utils import parsedate_to_datetime
 from typing import Final
 
 import msgspec
 
 from ..runtime.canonical import JSON
-from ..runtime.foreign_text import bounded_text
 from ..runtime.model import FinishKind, ModelTurn, Usage
 from ..runtime.strict_json import JsonRefused, parse_object
 from .openai_chat_usage import usage_of
-from .secret import safe_text
+from .secret import Secret, safe_text
 
 MESSAGE_CHARS_MAX: Final = 256
 NATIVE_CHARS_MAX: Final = 128
@@ -93,8 +92,8 @@ class WireError(msgspec.Struct, frozen=True):
 
     @property
     def native(self) -> str:
-        """``type`` and ``code`` as they came, for the record."""
-        return bounded_text("|".join(part for part in (self.type, self.code) if part), NATIVE_CHARS_MAX)
+        """``type`` and ``code`` as they came."""
+        return "|".join(part for part in (self.type, self.code) if part)
 
 
 def read_error(body: bytes) -> WireError:
@@ -133,10 +132,12 @@ def _status(value: JSON) -> int:
     return value if isinstance(value, int) and not isinstance(value, bool) and 400 <= value <= 599 else 0
 
 
-def refusal(status: int, headers: Mapping[str, str], body: bytes, *, now_ms: int) -> ModelTurn:
+def refusal(
+    status: int, headers: Mapping[str, str], body: bytes, *, now_ms: int, secrets: Sequence[Secret] = ()
+) -> ModelTurn:
     """The turn of an answer that is an error. ``status`` 200 is an error in a good answer's place: the status that its
     body names counts then, but not what that says of the usage, since such an answer may come late. Reported usage
-    counts always. ``now_ms``: Unix time, for a Retry-After that is a date without the server's own."""
+    counts always. ``secrets`` are taken out of whatever the server wrote. ``now_ms``: Unix time, for a Retry-After that is a date without the server's own."""
     error = read_error(body)
     refused_at_once = status != 200
     if status < 400 and not 300 <= status <= 399 and error.status:
@@ -146,16 +147,16 @@ def refusal(status: int, headers: Mapping[str, str], body: bytes, *, now_ms: int
     said = headers.get("x-should-retry", "").lower()
     if meaning.finish == "provider_error" and said in ("true", "false"):
         retryable = said == "true"
-    message = safe_text(error.message, MESSAGE_CHARS_MAX)
+    message = safe_text(error.message, MESSAGE_CHARS_MAX, secrets)
     return ModelTurn(
         finish=meaning.finish,
-        finish_raw=error.native or str(status),
+        finish_raw=safe_text(error.native, NATIVE_CHARS_MAX, secrets) or str(status),
         error_code=meaning.code,
         safe_message=f"HTTP {status}" + (f": {message}" if message else ""),
         retryable=retryable,
         retry_after_ms=retry_after_ms(headers, now_ms=now_ms) if retryable else 0,
         usage=error.usage or (NOTHING_USED if meaning.early and refused_at_once else None),
-        response_id=bounded_text(headers.get("x-request-id", ""), NATIVE_CHARS_MAX),
+        response_id=safe_text(headers.get("x-request-id", ""), NATIVE_CHARS_MAX, secrets),
     )
 
 

@@ -8,9 +8,13 @@ import logging
 import pickle
 from typing import Any, Final
 
+import httpx
 import msgspec
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from tests.model_server import Heard, Listening, http, speaking
+from tests.random_examples import examples
 
 from boundloop.actors.model_spec import adapter_from
 from boundloop.adapters import OpenAIChat
@@ -130,6 +134,27 @@ def test_a_key_that_is_missing_or_unusable_is_the_callers(monkeypatch: pytest.Mo
     assert answered(as_json(ANSWER), api_key_env="MY_KEY")[0].error_code == "secret"
 
 
+def test_the_client_writes_no_url_to_a_log_and_leaves_others_alone(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    answered(as_json(ANSWER))
+
+    async def by_hand() -> None:
+        async def speak(heard: Heard) -> None:
+            await heard.say(as_json(ANSWER))
+
+        async with speaking(speak) as listening, httpx.AsyncClient() as client:
+            model = OpenAIChat(model="m1", base_url=f"{listening.url}?key=PLAIN")
+            await model.request(asked(), timeout_ms=5_000)
+            await model.close()
+            await client.post(listening.url)
+
+    assert [record for record in caplog.records if record.name.startswith("http")] == []
+    asyncio.run(by_hand())
+    (own,) = [record for record in caplog.records if record.name.startswith("http")]
+    assert "HTTP Request: POST" in own.getMessage()
+    assert "PLAIN" not in own.getMessage()
+
+
 def test_the_key_is_shown_nowhere(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     hidden = "hidden-header-value"
@@ -150,9 +175,93 @@ def test_the_key_is_shown_nowhere(caplog: pytest.LogCaptureFixture) -> None:
     assert "secret at all" not in str(error.value) + repr(error.value)
 
 
-def test_a_secret_on_the_border_of_the_cut_is_gone() -> None:
-    text = "x" * 95 + KEY
-    assert KEY[:5] not in safe_text(text, 100, [Secret(KEY)])
+PLAIN: Final = "gatewaytoken0123456789abcdefghijklmnopqrstuvwxyz"
+"""A key that no pattern knows."""
+
+
+@pytest.mark.parametrize("key", [KEY, PLAIN, "Word " * 1_500 + "end"])
+@given(st.integers(0, 70_000), st.integers(0, 20), st.integers(0, 600))
+@settings(max_examples=examples(60), deadline=None)
+def test_no_part_of_a_secret_is_left_wherever_a_text_is_cut(
+    key: str, before: int, copies: int, chars_max: int
+) -> None:
+    shown = safe_text(
+        "x" * before + key * copies + "y" * 70_000, chars_max, [Secret("other-secret"), Secret(key)]
+    )
+    assert key[:8] not in shown
+    assert len(shown) <= chars_max
+
+
+def test_a_secret_that_holds_another_goes_whole() -> None:
+    secrets = [Secret("gateway"), Secret("gateway-long-tail"), Secret("long-tail-x")]
+    assert safe_text("a gateway-long-tail b gateway", 100, secrets) == "a [key] b [key]"
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("key AIzaSyA1234567890_abcdefghijklmnop.", "key [key]."),
+        ("?key=AIzaSyA1234567890-abcdefghijklmnop&x", "?key=[key]&x"),
+        ("bearer\x00abcdef", "[key]"),
+        ("Authorization: Bearer abc.def", "Authorization: [key]"),
+        ("wrong sk-abc***wxyz given", "wrong [key] given"),
+        ("task_running, disk-usage, invalid_api_key", "task_running, disk-usage, invalid_api_key"),
+        ("AIza is short", "AIza is short"),
+    ],
+)
+def test_what_looks_like_a_key_is_taken_out_and_plain_words_are_not(text: str, shown: str) -> None:
+    assert safe_text(text, 100) == shown
+
+
+LABELS: Final = 250
+
+
+@pytest.mark.parametrize("pad", [0, LABELS - 130, LABELS - 20, LABELS, 500])
+@pytest.mark.parametrize("status", ["200 OK", "400 Bad Request", "401 Unauthorized", "429 Slow"])
+def test_nothing_that_a_server_writes_back_puts_a_part_of_a_secret_on_record(status: str, pad: int) -> None:
+    echo = "x" * pad + " " + PLAIN
+    call = {"id": echo, "type": "function", "function": {"name": echo, "arguments": "{}"}}
+    choice = {"finish_reason": "tool_calls", "message": {"tool_calls": [call]}}
+    bodies: list[dict[str, Any]] = [
+        {"error": {"message": echo, "type": echo, "code": echo}, "id": echo, "model": echo},
+        {"error": echo},
+        {"detail": echo},
+        {"choices": [choice], "id": echo, "model": echo},
+        {"choices": [{**choice, "finish_reason": echo}], "id": echo, "model": echo},
+    ]
+    for body in bodies:
+        turn, _, _ = answered(
+            as_json(body, f"x-request-id: {echo}", status=status), api_key=KEY, headers={"api-key": PLAIN}
+        )
+        assert PLAIN[:8] not in repr(turn)
+
+
+def test_the_query_of_a_base_url_is_a_secret_too() -> None:
+    key = "AIzaSy1234567890"  # too short for the pattern
+
+    async def run() -> tuple[ModelTurn, OpenAIChat]:
+        async def speak(heard: Heard) -> None:
+            path = heard.head.split(" ")[1]
+            assert f"key={key}" in path
+            await heard.say(as_json({"error": {"message": f"not found: {path}"}}, status="404 No"))
+
+        async with speaking(speak) as listening:
+            model = OpenAIChat(model="m1", base_url=f"{listening.url}?api-version=2024-10-21&key={key}")
+            turn = await model.request(asked(), timeout_ms=5_000)
+            await model.close()
+            return turn, model
+
+    turn, model = asyncio.run(run())
+    assert "2024-10-21" in turn.safe_message
+    for shown in (
+        repr(turn),
+        repr(model),
+        str(model),
+        repr(vars(model)),
+        repr(pickle.loads(pickle.dumps(model))),
+    ):
+        assert key not in shown
+    assert "127.0.0.1" in repr(model)
 
 
 def test_a_copy_works_and_shares_nothing() -> None:
