@@ -1,4 +1,4 @@
-"""What travels between a host and an executor: calls and reports as MessagePack, and nothing else.
+"""What travels between a host and an executor: calls and reports, questions and answers as MessagePack, nothing else.
 
 No object of the application, no exception and no reference into Ray crosses in either direction: what can't be decoded
 as one of these is no report, and then nothing is known about the attempt. Arguments and results stay what they are
@@ -8,8 +8,8 @@ everywhere, canonical JSON bytes.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from typing import Annotated, Final
+from collections.abc import Callable, Sequence
+from typing import Annotated, Final, TypeVar
 
 import msgspec
 
@@ -19,12 +19,15 @@ from ..runtime.canonical import canonical_bytes
 from ..runtime.commands import Executed
 from .execution import Report
 from .executors import Dispatch
+from .query import FarSideAnswer
+from .rungs import RungsAnswered, RungsAsked
 
 BATCH_CALLS_MAX: Final = 64
 FRAME_BYTES: Final = 65_536
 REPLY_BYTES_MAX: Final = BLOB_BYTES_MAX + FRAME_BYTES + 1_048_576
-"""One report with the largest artifact and the largest view."""
+"""One report with the largest artifact and the largest view, or one answer with the largest preview or result."""
 
+A = TypeVar("A")
 Text = Annotated[str, msgspec.Meta(max_length=1_024)]
 
 
@@ -89,6 +92,20 @@ class ExecutorStatus(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     done: int = 0
 
 
+class QueryAsked(
+    msgspec.Struct, frozen=True, kw_only=True, tag="query", forbid_unknown_fields=True, gc=False
+):
+    """What the far side is asked: ``key`` by the ``query`` of this tool."""
+
+    tool: Text
+    definition_sha256: bytes
+    key: bytes
+
+
+Work = tuple[WireCall, ...] | RungsAsked | QueryAsked
+"""What an executor is handed."""
+
+
 class Stop(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """Ask one attempt to stop."""
 
@@ -99,6 +116,9 @@ class Stop(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=T
 
 _encode = msgspec.msgpack.Encoder().encode
 _calls = msgspec.msgpack.Decoder(tuple[WireCall, ...]).decode
+_work: msgspec.msgpack.Decoder[Work] = msgspec.msgpack.Decoder(Work)
+_rungs_answered = msgspec.msgpack.Decoder(RungsAnswered).decode
+_far_side_answer = msgspec.msgpack.Decoder(FarSideAnswer).decode
 _reply = msgspec.msgpack.Decoder(BatchReply).decode
 _stop = msgspec.msgpack.Decoder(Stop).decode
 _identity = msgspec.msgpack.Decoder(ExecutorIdentity).decode
@@ -141,6 +161,41 @@ def encode_calls(calls: Sequence[WireCall]) -> bytes:
 def decode_calls(data: bytes) -> tuple[WireCall, ...]:
     """Raises ``msgspec.DecodeError`` for anything else."""
     return _calls(data)
+
+
+def decode_work(data: bytes) -> Work:
+    """Raises ``msgspec.DecodeError`` for anything else."""
+    return _work.decode(data)
+
+
+def encode_question(asked: RungsAsked | QueryAsked) -> bytes:
+    return _encode(asked)
+
+
+def encode_answer(answer: RungsAnswered | FarSideAnswer) -> bytes:
+    return _encode(answer)
+
+
+def decode_rungs_answered(data: object) -> RungsAnswered | None:
+    """None for anything else, and for a refusal that isn't the last verdict: then nothing is known."""
+    answer = _decoded(data, _rungs_answered)
+    if answer is None or any(it.verdict in ("deny", "unknown") for it in answer.verdicts[:-1]):
+        return None
+    return answer
+
+
+def decode_far_side_answer(data: object) -> FarSideAnswer | None:
+    """None for anything else, after which nothing is known."""
+    return _decoded(data, _far_side_answer)
+
+
+def _decoded(data: object, decode: Callable[[bytes], A]) -> A | None:
+    if not isinstance(data, bytes) or len(data) > REPLY_BYTES_MAX:
+        return None
+    try:
+        return decode(data)
+    except msgspec.DecodeError:
+        return None
 
 
 def encode_reply(reports: Sequence[Report], *, stuck: bool = False) -> bytes:

@@ -66,7 +66,6 @@ from .execution import Report, not_dispatched
 from .executors import ToolExecutors
 from .in_flight import InFlight
 from .journal import Journal
-from .query import ask_far_side
 
 STEP_DECISIONS_MAX: Final = 10_000
 """No step can need more: calls a turn, their rungs and their results are bounded. Reaching it is a bug."""
@@ -514,7 +513,7 @@ class RunDriver:
         call = state.calls[order.call]
         spec = self.around.gate.toolbox.get(call.tool)
         asked = self._now()
-        answer = await ask_far_side(spec, call.key)
+        answer = await self.around.executors.queried(spec, call.key)
         self._land(
             order,
             Queried(
@@ -596,7 +595,9 @@ class RunDriver:
         if gate.runs_inline(state.tools.get(call.tool)):
             done = checks.run_inline(gate, state, call, admitted, arguments, row, recheck=order.recheck)
         else:
-            done = await checks.run_beside(gate, state, call, admitted, arguments, row, recheck=order.recheck)
+            done = await checks.run_beside(
+                gate, self.around.executors, state, call, admitted, arguments, row, recheck=order.recheck
+            )
         return msgspec.structs.replace(done, holder_ended=True) if ended else done
 
     async def _has_ended(self, run_id: str) -> bool:

@@ -1,4 +1,5 @@
-"""In-process executors: async tools on the host's loop, sync tools on threads, trusted inline tools in the loop itself.
+"""In-process executors: async tools on the host's loop, sync tools on threads, trusted inline tools in the loop itself;
+checks and queries likewise.
 
 A thread can't be killed: after its time-out the report says so honestly (an effect is ``unknown``), the thread goes on
 as a daemon, and what it still returns is handed in as a late report. Threads, and calls of a limited group, are bounded;
@@ -17,9 +18,12 @@ from ..runtime.commands import Executed
 from ..runtime.tool_spec import ToolSpec
 from . import execution
 from .context import ToolContext
+from .daemon_thread import on_daemon_thread
 from .eager import Finished, first_step
 from .epochs import Epochs
 from .execution import Report
+from .query import FarSideAnswer, ask_far_side
+from .rungs import CHECK_TIMEOUT_S, Rungs, RungsAnswered
 
 THREADS_MAX: Final = 32
 GRACE_MS: Final = 10_000
@@ -91,6 +95,15 @@ class ToolExecutors(Protocol):
         """Run an attempt. Returns what cancels it, or None if it is over already (``deliver`` was called)."""
         ...
 
+    async def checked(self, rungs: Rungs) -> RungsAnswered:
+        """What the application says to a call, by code that may block. Whatever keeps it from an answer in time is an
+        unknown. Raises nothing but on cancellation, which doesn't stop the code."""
+        ...
+
+    async def queried(self, spec: ToolSpec | None, key: bytes | None) -> FarSideAnswer:
+        """What the far side says of a key, by the tool's ``query``, likewise."""
+        ...
+
     def lingers(self, run_id: str) -> bool:
         """Whether code of that run's tools is still running in this process, however its calls were reported."""
         ...
@@ -151,6 +164,17 @@ class Executors:
                 return None
             return self._track(dispatch, rest)
         return self._track(dispatch, self._run(dispatch))
+
+    async def checked(self, rungs: Rungs) -> RungsAnswered:
+        """See ``ToolExecutors``: on a thread of its own, which goes on after its time-out."""
+        try:
+            return await asyncio.wait_for(on_daemon_thread(rungs.run), CHECK_TIMEOUT_S)
+        except TimeoutError:
+            return rungs.unanswered("timeout")
+
+    async def queried(self, spec: ToolSpec | None, key: bytes | None) -> FarSideAnswer:
+        """See ``ToolExecutors``: a coroutine on this loop, a function on a thread of its own."""
+        return await ask_far_side(spec, key)
 
     async def close(self) -> None:
         """Cancel what runs and wait for the async part of it; threads are left to end by themselves."""

@@ -12,8 +12,10 @@ from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
 from ..runtime.errors import DeclarationError
+from ..runtime.policy import Policy
 from ..runtime.tool_spec import ToolSpec
 from ..runtime.toolbox import Toolbox
+from . import query
 from .places import Kind
 from .slots import PoolKey, PoolShape
 
@@ -116,17 +118,37 @@ def kind_of(spec: ToolSpec, groups: Mapping[str, int]) -> Kind | None:
     return "quick" if definition.quick and not limited else "sync"
 
 
+def query_kind(spec: ToolSpec) -> Kind:
+    """Which kind of executor asks a tool's far side."""
+    return "async" if query.is_async(spec) else "sync"
+
+
+CHECKS_KIND: Final[Kind] = "sync"
+"""Which kind of executor answers the checks of a tool that may block."""
+
+
 def shapes(
-    pools: Mapping[str, Pool], groups: Mapping[str, int], toolbox: Toolbox
+    pools: Mapping[str, Pool], groups: Mapping[str, int], toolbox: Toolbox, policy: Policy
 ) -> dict[PoolKey, PoolShape]:
-    """The pools that these tools need, by name and kind."""
+    """The pools that these tools need for calls, checks and queries, by name and kind."""
     found: dict[PoolKey, PoolShape] = {}
     for spec in toolbox.values():
-        kind = kind_of(spec, groups)
-        if kind is not None:
-            name = spec.definition.pool
+        name = spec.definition.pool
+        for kind in _kinds(spec, groups, policy):
             found[name, kind] = _shape(pools.get(name, Pool()), kind)
     return found
+
+
+def _kinds(spec: ToolSpec, groups: Mapping[str, int], policy: Policy) -> set[Kind]:
+    kinds: set[Kind] = set()
+    call = kind_of(spec, groups)
+    if call is not None:
+        kinds.add(call)
+    if not (policy.inline and spec.definition.check_inline):
+        kinds.add(CHECKS_KIND)
+    if spec.query is not None:
+        kinds.add(query_kind(spec))
+    return kinds
 
 
 def _shape(pool: Pool, kind: Kind) -> PoolShape:

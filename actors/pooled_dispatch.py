@@ -1,9 +1,9 @@
 """A host's dispatches to executors in other processes: lease a place, send, wait within the validity, give back.
 
-Trusted inline tools run in the host as ever. Short reads go in batches (``quick_lane``), everything else alone. What was
-never sent is reported with that proof; what was sent and not answered is *unknown* if it has an effect, whatever the
-reason. A call that has to end is asked to; what doesn't, ends with its process: a sync executor's at the grace bound or
-1 s after its validity, whichever is sooner.
+Trusted inline tools run in the host as ever. Short reads go in batches (``quick_lane``), everything else alone; checks and
+queries are questions (``pooled_questions``). What was never sent is reported with that proof; what was sent and not
+answered is *unknown* if it has an effect, whatever the reason. A call that has to end is asked to; what doesn't, ends with
+its process: a sync executor's at the grace bound or 1 s after its validity, whichever is sooner.
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ from .leases import Lease, Leases, NoPlace
 from .lines import ExecutorDied, LineDown, Lines, NoAnswer
 from .places import Kind, Places
 from .pool_spec import kind_of
+from .pooled_questions import Questions
+from .query import FarSideAnswer
 from .quick_lane import QuickLane
+from .rungs import Rungs, RungsAnswered
 
 LATE_S: Final = 1.0
 """How long a call that ran over its validity may still answer before its executor is ended. Less than the margin."""
@@ -52,6 +55,7 @@ class PooledExecutors:
         self._groups = groups
         self._loop = asyncio.get_running_loop()
         self._leases = Leases(places, lines, holder)
+        self._questions = Questions(self._leases)
         self._lanes: dict[str, QuickLane] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -68,6 +72,14 @@ class PooledExecutors:
             return self._lane(dispatch.spec.definition.pool).start(dispatch)
         return self._track(dispatch, kind)
 
+    async def checked(self, rungs: Rungs) -> RungsAnswered:
+        """See ``ToolExecutors``."""
+        return await self._questions.checked(rungs)
+
+    async def queried(self, spec: ToolSpec | None, key: bytes | None) -> FarSideAnswer:
+        """See ``ToolExecutors``."""
+        return await self._questions.queried(spec, key)
+
     def lingers(self, run_id: str) -> bool:
         """See ``ToolExecutors``: what runs in another process isn't this one's."""
         return self._inline.lingers(run_id)
@@ -77,7 +89,10 @@ class PooledExecutors:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(
-            self._inline.close(), *(lane.close() for lane in self._lanes.values()), return_exceptions=True
+            self._inline.close(),
+            self._questions.close(),
+            *(lane.close() for lane in self._lanes.values()),
+            return_exceptions=True,
         )
         if self._tasks:
             await asyncio.wait(list(self._tasks), timeout=CLOSE_S)

@@ -8,6 +8,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from ..eventstore.port import BLOB_BYTES_MAX
 from ..runtime.canonical import canonical_bytes
 from ..runtime.errors import BoundloopError
 from ..runtime.far_side import Absent, Applied
@@ -16,11 +17,13 @@ from ..runtime.tool_spec import ToolSpec
 from .daemon_thread import on_daemon_thread
 
 QUERY_TIMEOUT_S: Final = 30.0
+WHOLE_BYTES_MAX: Final = BLOB_BYTES_MAX
 
 
-class FarSideAnswer(msgspec.Struct, frozen=True, gc=False):
-    """``code`` is ``output_invalid`` for an effect that is there, with a result that isn't what its tool declares.
-    ``whole`` is the result that ``result`` is a bounded view of; None if it is the whole one."""
+class FarSideAnswer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
+    """``code`` is ``output_invalid`` for an effect that is there, with a result that isn't what its tool declares, or of
+    more than ``WHOLE_BYTES_MAX``. ``whole`` is the result that ``result`` is a bounded view of; None if it is the whole
+    one."""
 
     outcome: Literal["applied", "absent", "unknown"]
     result: bytes | None = None
@@ -29,30 +32,61 @@ class FarSideAnswer(msgspec.Struct, frozen=True, gc=False):
     whole: bytes | None = None
 
 
+def unknown(reason: str) -> FarSideAnswer:
+    """The far side's word wasn't had, and why. Never taken for absent."""
+    return FarSideAnswer("unknown", reason=reason)
+
+
 async def ask_far_side(spec: ToolSpec | None, key: bytes | None) -> FarSideAnswer:
     """Run the tool's ``query(key)``: ``Applied(result)``, ``Absent()``, or anything else for "can't say".
 
     Sync handlers run on a thread. A time-out, an exception and ``None`` are all unknown; none is ever taken for absent.
     """
     if spec is None or spec.query is None or key is None:
-        return FarSideAnswer("unknown", reason="no_query")
+        return unknown("no_query")
     try:
         async with asyncio.timeout(QUERY_TIMEOUT_S):
             answer: Any = await _call(spec.query, key.hex())
     except TimeoutError:
-        return FarSideAnswer("unknown", reason="timeout")
-    except BoundloopError as error:
-        return FarSideAnswer("unknown", reason=bounded_code(error.code, "query_failed"))
-    except BaseException:
+        return unknown("timeout")
+    except BaseException as error:
         task = asyncio.current_task()
-        if task is not None and task.cancelling():
+        if task is not None and task.cancelling() and not isinstance(error, BoundloopError):
             raise  # nobody asks any more
-        return FarSideAnswer("unknown", reason="query_failed")
+        return _failed(error)
+    return _said(spec, answer)
+
+
+def ask_in_this_thread(spec: ToolSpec, key: bytes) -> FarSideAnswer:
+    """The same for a sync handler, here, for as long as it takes."""
+    if spec.query is None:
+        return unknown("no_query")
+    try:
+        answer: object = spec.query(key.hex())
+    except TimeoutError:
+        return unknown("timeout")
+    except BaseException as error:
+        return _failed(error)
+    return _said(spec, answer)
+
+
+def is_async(spec: ToolSpec) -> bool:
+    """Whether its query is a coroutine function."""
+    return inspect.iscoroutinefunction(spec.query)
+
+
+def _failed(error: BaseException) -> FarSideAnswer:
+    if isinstance(error, BoundloopError):
+        return unknown(bounded_code(error.code, "query_failed"))
+    return unknown("query_failed")
+
+
+def _said(spec: ToolSpec, answer: object) -> FarSideAnswer:
     if isinstance(answer, Applied):
         return _applied(spec, answer.result)
     if isinstance(answer, Absent):
         return FarSideAnswer("absent")
-    return FarSideAnswer("unknown", reason="no_answer")
+    return unknown("no_answer")
 
 
 def _applied(spec: ToolSpec, value: object) -> FarSideAnswer:
@@ -62,7 +96,7 @@ def _applied(spec: ToolSpec, value: object) -> FarSideAnswer:
         encoded = canonical_bytes(result)
     except BoundloopError:
         return FarSideAnswer("applied", code="output_invalid")
-    if spec.check_result(result) is not None:
+    if len(encoded) > WHOLE_BYTES_MAX or spec.check_result(result) is not None:
         return FarSideAnswer("applied", code="output_invalid")
     if len(encoded) > spec.definition.result_bytes_max:
         view = canonical_bytes({"bytes": len(encoded), "truncated": True})

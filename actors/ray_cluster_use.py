@@ -77,6 +77,7 @@ class RayClusterUse:
         self._seats = (run_actors, warm, dense_actors)
         self._pools = pools or {}
         self._elsewhere = False
+        self._store_id = ""
 
     def leave(self) -> None:
         """End the cluster if it was started for this Runtime."""
@@ -104,6 +105,37 @@ class RayClusterUse:
                 path="store",
             )
         path = real_path(location.path)
+        serving = await self._serving(parts, path, url, take_over=take_over, clock=clock, lost=lost)
+        await self._insist_on_same_store(serving, path)
+        return serving
+
+    async def _insist_on_same_store(self, serving: Owning | Attached, path: str) -> None:
+        """Whoever owns it, it is the store that this Runtime began with: another one has another ledger of effects, and
+        what was asked of the first must not be asked again of it."""
+        try:
+            found = await serving.store.identity()
+            if self._store_id not in ("", found):
+                raise StoreError(
+                    "other_store",
+                    f"{path} is store {found[:8]} here; this Runtime began with store {self._store_id[:8]}, whose owner "
+                    "is gone",
+                    path=path,
+                )
+        except BaseException:
+            await serving.close()
+            raise
+        self._store_id = found
+
+    async def _serving(
+        self,
+        parts: Parts,
+        path: str,
+        url: str,
+        *,
+        take_over: bool,
+        clock: Callable[[], int] | None,
+        lost: Callable[[], None],
+    ) -> Owning | Attached:
         if not self._local:
             elsewhere = await self._on_another_node(path)
             if elsewhere is not None:
@@ -203,7 +235,7 @@ class RayHosting:
             pools=declared,
         )
         return Pools(
-            shapes(declared, parts.groups, parts.toolbox),
+            shapes(declared, parts.groups, parts.toolbox, parts.policy),
             parts.groups,
             factory,
             closed_ms=closed_after_crash_ms(parts.groups, parts.toolbox) if unclean else None,
@@ -214,11 +246,13 @@ class RayHosting:
         self._owning = owning
 
     async def open(self, host: Host) -> None:
-        """Make the messenger if hosts may be on other machines, and warm the first run actors."""
+        """Make the messenger if hosts may be on other machines, and warm the first run actors. Raises ``DeclarationError``
+        if executors that are kept up didn't come up and it is known why; the others are waited for by whoever needs them."""
         solo, warm, dense = self._use.seats
         if not self._use.local:
             await self._messenger.open()
-        await self._pools.open(warm_s=WARM_S)
+        if not await self._pools.open(warm_s=WARM_S):
+            self._refuse_failed_pools()
         owning = self._owning
         assert owning is not None
         self._supervisor = Supervisor(
@@ -234,12 +268,23 @@ class RayHosting:
         )
         await self._supervisor.open()
 
+    def _refuse_failed_pools(self) -> None:
+        """A pool that only takes long (a machine is being added) is no fault."""
+        for (pool, kind), error in self._pools.failures.items():
+            statistics = self._pools.statistics().pools[pool, kind]
+            if not statistics.up:
+                raise DeclarationError(
+                    "executors_failing",
+                    f"no {kind} executor came up in {WARM_S:.0f} s: {type(error).__name__}: {error}"[:500],
+                    path=f"pools.{pool}",
+                ) from error
+
     async def _make(self, name: str, dense: bool) -> RayRunActor:
         return await make_run_actor(
             name,
             shipment=self._shipment,
             way=Way(path=self._path, node_id=self._use.node_id),
-            messenger=self._messenger.handle,
+            messenger=await self._messenger.ready(),
             tools=self._way_to_tools,
         )
 

@@ -3,7 +3,7 @@
 Every method takes and gives bytes (``dispatch_wire``) and raises nothing: an exception of a tool's, carried to another
 process, may not unpickle there, holds what the tool was given in its text, and says nothing that a report doesn't.
 
-``run`` is the one method for calls. The others answer while a tool is at work, because they are called in other
+``run`` is the one method for calls, and for questions to the application's checks and queries. The others answer while a tool is at work, because they are called in other
 concurrency groups than it: ``CONTROL``, and ``WATCH`` for ``linger``, whose only end is that of the process.
 """
 
@@ -22,10 +22,13 @@ from . import execution
 from .dispatch_wire import (
     ExecutorIdentity,
     ExecutorStatus,
+    QueryAsked,
     Stop,
     WireCall,
     decode_calls,
     decode_stop,
+    decode_work,
+    encode_answer,
     encode_identity,
     encode_reply,
     encode_status,
@@ -34,8 +37,10 @@ from .execution import Report
 from .executor_process import Guard, silence
 from .executors import Dispatch, Executors
 from .loop_lag import LoopLag
+from .query import QUERY_TIMEOUT_S, FarSideAnswer, unknown
 from .quick_batch import Passer, QuickBatch
-from .reception import Reception, overdue, refused, run_here
+from .reception import Inquiries, Reception, overdue, refused, run_here
+from .rungs import RungsAsked
 from .shipping import unpack
 
 CONTROL: Final = "control"
@@ -68,12 +73,14 @@ class _Executor:
         self._failure = ""
         self._done = 0
         self._reception: Reception | None = None
+        self._inquiries: Inquiries | None = None
         self._stopped: OrderedDict[_Id, None] = OrderedDict()
         self._running: dict[_Id, Callable[[], None]] = {}
         self._state = threading.Lock()
         try:
             application = unpack(shipment)
             self._reception = Reception(application.toolbox, application.dependencies)
+            self._inquiries = Inquiries(application.toolbox, application.policy, application.permissions_of)
         except BaseException as error:  # noqa: BLE001  the application's own modules are imported here
             self._failure = type(error).__name__[:100]
 
@@ -144,15 +151,19 @@ class _Executor:
 
 
 class SyncExecutor(_Executor):
-    """One call at a time, each alone."""
+    """One call or question at a time, each alone."""
 
     def run(self, data: bytes) -> bytes:
-        """Run the call and answer with its report. Empty for what is no call."""
+        """Run the call and answer with its report, or answer the question. Empty for what is neither."""
         try:
-            (call,) = decode_calls(data)
-        except (msgspec.MsgspecError, ValueError):
+            work = decode_work(data)
+        except msgspec.MsgspecError:
             return b""
-        return encode_reply([self._report(call)])
+        if not isinstance(work, tuple):
+            return b"" if self._inquiries is None else _answer(self._inquiries, work)
+        if len(work) != 1:
+            return b""
+        return encode_reply([self._report(work[0])])
 
     def _report(self, call: WireCall) -> Report:
         received = self._receive(call, _drop)
@@ -219,15 +230,19 @@ class AsyncExecutor(_Executor):
         self._executors: Executors | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._lag: LoopLag | None = None
-        self._deaf: set[asyncio.Future[Report]] = set()
+        self._deaf: set[asyncio.Future[Any]] = set()
 
     async def run(self, data: bytes) -> bytes:
-        """Run the call on this loop and answer with its report. Empty for what is no call."""
+        """Run the call on this loop and answer with its report, or ask the far side. Empty for what is neither."""
         try:
-            (call,) = decode_calls(data)
-        except (msgspec.MsgspecError, ValueError):
+            work = decode_work(data)
+        except msgspec.MsgspecError:
             return b""
-        return encode_reply([await self._report(call)])
+        if isinstance(work, QueryAsked):
+            return encode_answer(await self._far_side(work))
+        if not isinstance(work, tuple) or len(work) != 1:
+            return b""
+        return encode_reply([await self._report(work[0])])
 
     async def identify(self) -> bytes:  # type: ignore[override]  # an actor with a loop calls coroutines only
         return super().identify()
@@ -277,14 +292,28 @@ class AsyncExecutor(_Executor):
 
     async def _within(self, dispatch: Dispatch, done: asyncio.Future[Report]) -> Report:
         """Its report, or that it doesn't end."""
-        await asyncio.wait([done], timeout=dispatch.valid_ms / 1_000 + DEAF_S)
+        return done.result() if await self._ends(done, dispatch.valid_ms / 1_000) else overdue(dispatch)
+
+    async def _far_side(self, asked: QueryAsked) -> FarSideAnswer:
+        loop, _ = self._on_this_loop()
+        if self._inquiries is None:
+            return unknown("application_failed")
+        asking = loop.create_task(self._inquiries.query_on_loop(asked))
+        if not await self._ends(asking, QUERY_TIMEOUT_S):
+            return unknown("timeout")
+        failed = asking.cancelled() or asking.exception() is not None
+        return unknown("query_failed") if failed else asking.result()
+
+    async def _ends(self, done: asyncio.Future[Any], valid_s: float) -> bool:
+        """Whether it does soon after its validity. Too many that don't end this process."""
+        await asyncio.wait([done], timeout=valid_s + DEAF_S)
         if done.done():
-            return done.result()
+            return True
         self._deaf.add(done)
         done.add_done_callback(self._deaf.discard)
         if len(self._deaf) >= DEAF_MAX:
             self._guard.end()
-        return overdue(dispatch)
+        return False
 
     def _on_this_loop(self) -> tuple[asyncio.AbstractEventLoop, Executors]:
         """Made by the first call: the constructor ran on no loop."""
@@ -293,6 +322,12 @@ class AsyncExecutor(_Executor):
             self._executors = Executors()
             self._lag = LoopLag(self._loop, stuck_s=LOOP_STUCK_S, stuck=self._guard.end)
         return self._loop, self._executors
+
+
+def _answer(inquiries: Inquiries, asked: RungsAsked | QueryAsked) -> bytes:
+    if isinstance(asked, RungsAsked):
+        return encode_answer(inquiries.rungs(asked))
+    return encode_answer(inquiries.query(asked))
 
 
 def _id(of: WireCall | Stop) -> _Id:

@@ -1,4 +1,5 @@
-"""What an executor does with a call that arrives, before any of the tool's code runs: admit it, or refuse it with proof.
+"""What an executor does with what arrives. A call is admitted before any of the tool's code runs, or refused with proof;
+a question is answered, with an unknown where it can't be.
 
 Refused are: a tool that isn't here or has another definition than the sender's, a validity that is over, an epoch below
 the highest seen of the run, and arguments that are no values of the declared types.
@@ -11,13 +12,18 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..runtime.canonical import CanonicalRefused, decode_canonical
+from ..runtime.events import RungVerdict
+from ..runtime.policy import Policy
+from ..runtime.tool_spec import ToolSpec
 from ..runtime.toolbox import Toolbox
-from . import execution
+from . import execution, query
 from .context import ToolContext
-from .dispatch_wire import WireCall, left_ms
+from .dispatch_wire import QueryAsked, WireCall, left_ms
 from .epochs import Epochs
 from .execution import Report
 from .executors import Deliver, Dispatch, keywords_of
+from .query import FarSideAnswer
+from .rungs import Permissions, Rungs, RungsAnswered, RungsAsked
 
 
 class Reception:
@@ -71,6 +77,52 @@ class Reception:
         except BaseException:  # noqa: BLE001  a declared type's own code runs here
             return refused(call, "arguments_unbound")
         return dispatch
+
+
+class Inquiries:
+    """What one executor is asked beside calls. For any thread; nothing raised goes further."""
+
+    def __init__(self, toolbox: Toolbox, policy: Policy, permissions_of: Permissions) -> None:
+        self._toolbox = toolbox
+        self._policy = policy
+        self._permissions_of = permissions_of
+
+    def rungs(self, asked: RungsAsked) -> RungsAnswered:
+        """Run the application's rungs in this thread, to their end."""
+        spec = self._toolbox.get(asked.tool)
+        if spec is None or spec.definition_sha256 != asked.definition_sha256:
+            code = "tool_not_here" if spec is None else "definition_differs"
+            return RungsAnswered(verdicts=(RungVerdict("check", "unknown", code, self._policy.revision),))
+        rungs = Rungs(asked, spec, self._policy, self._permissions_of)
+        try:
+            return rungs.run()
+        except BaseException:  # noqa: BLE001  not the application's: its own are verdicts
+            return rungs.unanswered("check_failed")
+
+    def query(self, asked: QueryAsked) -> FarSideAnswer:
+        """Ask the far side in this thread."""
+        spec = self._queried(asked)
+        if isinstance(spec, FarSideAnswer):
+            return spec
+        try:
+            return query.ask_in_this_thread(spec, asked.key)
+        except BaseException:  # noqa: BLE001  what encodes a result is the application's types' code too
+            return query.unknown("query_failed")
+
+    async def query_on_loop(self, asked: QueryAsked) -> FarSideAnswer:
+        """Ask the far side on this loop, by a coroutine."""
+        spec = self._queried(asked)
+        if isinstance(spec, FarSideAnswer):
+            return spec
+        return await query.ask_far_side(spec, asked.key)
+
+    def _queried(self, asked: QueryAsked) -> ToolSpec | FarSideAnswer:
+        spec = self._toolbox.get(asked.tool)
+        if spec is None:
+            return query.unknown("tool_not_here")
+        return (
+            spec if spec.definition_sha256 == asked.definition_sha256 else query.unknown("definition_differs")
+        )
 
 
 def refused(call: WireCall, code: str) -> Report:

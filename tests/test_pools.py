@@ -15,6 +15,7 @@ from boundloop.actors.pool_spec import Pool, closed_after_crash_ms, kind_of, ref
 from boundloop.actors.pools import Pools
 from boundloop.actors.slots import LOST_EXTRA_MS, PoolKey, PoolShape
 from boundloop.runtime.errors import DeclarationError, StoreError
+from boundloop.runtime.policy import Policy
 from boundloop.runtime.tool_spec import tool
 from boundloop.runtime.toolbox import Toolbox
 
@@ -373,7 +374,7 @@ def test_pools_are_those_that_the_tools_need() -> None:
     groups = {"bank": 2}
     assert [kind_of(spec, groups) for spec in TOOLS.values()] == ["quick", "sync", "sync", "async"]
     assert [kind_of(spec, {}) for spec in TOOLS.values()] == ["quick", "quick", "sync", None]
-    made = shapes({"big": Pool(executors=5, warm=1)}, groups, TOOLS)
+    made = shapes({"big": Pool(executors=5, warm=1)}, groups, TOOLS, Policy())
     assert set(made) == {
         ("default", "quick"),
         ("default", "sync"),

@@ -97,7 +97,7 @@ class Cluster:
         )
 
     async def _open(self) -> None:
-        self.pools = Pools(shapes(DECLARED, GROUPS, TOOLS), GROUPS, self.factory("first"))
+        self.pools = Pools(shapes(DECLARED, GROUPS, TOOLS, Policy()), GROUPS, self.factory("first"))
         assert await self.pools.open(), self.pools.failures
         self.host = RayExecutors(
             self.pools,
@@ -580,7 +580,7 @@ def test_options_that_ray_refuses_are_refused_by_name(cluster: Cluster) -> None:
 def test_why_an_application_cannot_be_loaded_is_known_to_the_owner(cluster: Cluster) -> None:
     async def play() -> None:
         pools = Pools(
-            {("default", "sync"): shapes(DECLARED, GROUPS, TOOLS)["default", "sync"]},
+            {("default", "sync"): shapes(DECLARED, GROUPS, TOOLS, Policy())["default", "sync"]},
             {},
             cluster.factory("broken", b"no shipment"),
         )

@@ -1,0 +1,223 @@
+"""The rungs of one call that are the application's code: what is asked, and what was answered, in whatever process.
+
+Each answers allow, deny, unknown (or ask). Whatever is raised, ``None`` and an answer of another type are unknown and
+are asked again within ``RECHECKS_MAX``; whoever decides then denies it, retryably. Exits and interrupts of the
+application's code count as raised. Each handler is given its own decode of the canonical arguments, so none changes what
+another sees, what is shown, or what runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Set as AbstractSet
+from typing import Final, Literal
+
+import msgspec
+
+from ..eventstore.port import BLOB_BYTES_MAX
+from ..runtime.canonical import JSON, canonical_bytes, decode_canonical
+from ..runtime.events import RungVerdict
+from ..runtime.limits import RECHECKS_MAX
+from ..runtime.policy import Policy, PolicyQuestion
+from ..runtime.tool_spec import ToolSpec
+from .application_answers import answered, check_answer, permission_set, policy_answer, version_answer
+
+CHECK_TIMEOUT_S: Final = 10.0
+"""How long all rungs of one call together may take beside the loop."""
+
+PREVIEW_BYTES_MAX: Final = BLOB_BYTES_MAX
+
+Permissions = Callable[[str, str], AbstractSet[str]]
+Scope = Callable[[], str]
+Rung = Callable[[], tuple[RungVerdict, bool]]
+
+
+class RungsAsked(
+    msgspec.Struct, frozen=True, kw_only=True, tag="rungs", forbid_unknown_fields=True, gc=False
+):
+    """What the application is asked about one call. ``definition_sha256`` is that of the tool as the asker has it now;
+    everything else is as it holds for this call: what was pinned, and what was tightened since.
+
+    ``acts``: a person may be asked and a switch holds it up. ``asked_before``: a person was, so what is shown is made
+    again.
+    """
+
+    tool: str
+    definition_sha256: bytes
+    risk: Literal["read", "write", "irreversible"]
+    approval: Literal["policy", "always", "never"]
+    permissions: tuple[str, ...]
+    cost_micros: int
+    acts: bool
+    asked_before: bool
+    arguments: bytes
+    tenant: str
+    principal: str
+    operation_id: str
+    tool_calls: int
+
+    def decoded(self) -> dict[str, JSON]:
+        """The arguments, anew each time."""
+        decoded = decode_canonical(self.arguments)
+        return decoded if isinstance(decoded, dict) else {}
+
+
+class RungsAnswered(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
+    """The verdicts in order, the last one the refusal if there is one; an allow without a revision is left out."""
+
+    verdicts: tuple[RungVerdict, ...] = ()
+    terminal: bool = False
+    ask: bool = False
+    preview: bytes | None = None
+    resource_version: str = ""
+
+    @property
+    def refused(self) -> bool:
+        """Whether a rung said no, or nothing that can be relied on."""
+        return bool(self.verdicts) and self.verdicts[-1].verdict in ("deny", "unknown")
+
+
+class Rungs:
+    """One pass over the rungs of a call whose tool is here. Holds nothing of the run, which may go on meanwhile."""
+
+    __slots__ = ("_permissions_of", "_policy", "asked", "spec")
+
+    def __init__(
+        self, asked: RungsAsked, spec: ToolSpec, policy: Policy, permissions_of: Permissions
+    ) -> None:
+        self.asked = asked
+        self.spec = spec
+        self._policy = policy
+        self._permissions_of = permissions_of
+
+    def run(self, switched_off: Scope | None = None) -> RungsAnswered:
+        """All rungs in order, in this thread; the first refusal wins. ``switched_off`` gives the scope of a kill switch;
+        without it the switches are left to whoever asked."""
+        verdicts: list[RungVerdict] = []
+        terminal = ask = False
+        for rung in self._rungs(switched_off):
+            verdict, ends = _settled(rung)
+            if verdict.verdict == "allow" and not verdict.revision:
+                continue
+            verdicts.append(verdict)
+            if verdict.verdict == "ask":
+                ask = True
+            elif verdict.verdict != "allow":
+                return RungsAnswered(verdicts=tuple(verdicts), terminal=ends)
+        asked = self.asked
+        # What would be shown to a person is made only when one is asked, or was asked before.
+        ask = asked.acts and (ask or asked.approval == "always")
+        preview, version = None, ""
+        if ask or asked.asked_before:
+            preview, version, failure = self._preview()
+            if failure is not None:
+                verdicts.append(failure)
+        return RungsAnswered(
+            verdicts=tuple(verdicts), terminal=terminal, ask=ask, preview=preview, resource_version=version
+        )
+
+    def unanswered(self, code: str) -> RungsAnswered:
+        """No answer came, for whatever reason: an unknown."""
+        return RungsAnswered(verdicts=(RungVerdict("check", "unknown", code, self._policy.revision),))
+
+    # --- the rungs ---------------------------------------------------------------------------------------------------
+
+    def _rungs(self, switched_off: Scope | None) -> list[Rung]:
+        rungs: list[Rung] = []
+        if self.spec.check is not None:
+            rungs.append(self._check)
+        if self.asked.permissions:
+            rungs.append(self._authorisation)
+        rungs.append(self._decision)
+        if self.asked.acts and switched_off is not None:
+            rungs.append(lambda: switch_verdict(switched_off()))
+        return rungs
+
+    def _granted(self) -> frozenset[str] | None:
+        """Today's permissions; None if the application gives no set of texts."""
+        try:
+            return permission_set(self._permissions_of(self.asked.tenant, self.asked.principal))
+        except BaseException:  # noqa: BLE001  whatever it raises is no answer
+            return None
+
+    def _check(self) -> tuple[RungVerdict, bool]:
+        """A semantic check: True allows, False or a text denies, the text as its code."""
+        assert self.spec.check is not None
+        verdict, code = check_answer(self.spec.check, self.asked.decoded())
+        return RungVerdict("check", verdict, code, self.spec.definition.version), False
+
+    def _authorisation(self) -> tuple[RungVerdict, bool]:
+        """By the principal of the server side, as it is today; never by an argument."""
+        granted = self._granted()
+        if granted is None:
+            return RungVerdict("authorisation", "unknown", "permissions_failed"), False
+        if granted.issuperset(self.asked.permissions):
+            return RungVerdict("authorisation", "allow"), False
+        return RungVerdict("authorisation", "deny", "not_permitted"), False
+
+    def _decision(self) -> tuple[RungVerdict, bool]:
+        policy, asked = self._policy, self.asked
+        granted = self._granted()
+        if granted is None:
+            return RungVerdict("policy", "unknown", "permissions_failed", policy.revision), False
+        question = PolicyQuestion(
+            tenant=asked.tenant,
+            principal=asked.principal,
+            permissions=granted,
+            tool=asked.tool,
+            risk=asked.risk,
+            approval=asked.approval,
+            arguments=asked.decoded(),
+            operation_id=asked.operation_id,
+            tool_calls_so_far=asked.tool_calls,
+        )
+        decision = policy_answer(policy, question)
+        return RungVerdict("policy", decision.answer, decision.code, policy.revision), decision.terminal
+
+    def _preview(self) -> tuple[bytes | None, str, RungVerdict | None]:
+        """The immutable preview from the real arguments, and the version of the resource that it shows."""
+        spec, asked = self.spec, self.asked
+        shown: dict[str, JSON] = {
+            "tool": asked.tool,
+            "risk": asked.risk,
+            "arguments": asked.decoded(),
+            "cost_micros": asked.cost_micros,
+        }
+        version = ""
+        try:
+            if spec.version_of is not None:
+                version = version_answer(spec.version_of(asked.decoded()))
+            if spec.preview is not None:
+                shown["preview"] = spec.encode_result(answered(spec.preview(asked.decoded())))
+            preview = canonical_bytes(shown)
+        except BaseException:  # noqa: BLE001  whatever it raises is no preview
+            return None, "", RungVerdict("preview", "unknown", "preview_failed")
+        if len(preview) > PREVIEW_BYTES_MAX:
+            return None, "", RungVerdict("preview", "unknown", "preview_size")
+        return preview, version, None
+
+
+def switch_verdict(scope: str) -> tuple[RungVerdict, bool]:
+    """A kill switch that is on: for one tool its calls are refused, for a tenant or all the run ends."""
+    if not scope:
+        return RungVerdict("switch", "allow"), False
+    return RungVerdict("switch", "deny", f"kill_switch_{scope}"), scope != "tool"
+
+
+def switched(came: RungsAnswered, scope: str) -> RungsAnswered:
+    """What was answered elsewhere, under the switches as they are now: they come after all rungs but the preview."""
+    before = tuple(verdict for verdict in came.verdicts if verdict.rung != "preview")
+    if not scope or (before and before[-1].verdict in ("deny", "unknown")):
+        return came
+    verdict, terminal = switch_verdict(scope)
+    return RungsAnswered(verdicts=(*before, verdict), terminal=terminal)
+
+
+def _settled(rung: Rung) -> tuple[RungVerdict, bool]:
+    """A rung's answer; an unknown is asked for again, a bounded number of times."""
+    verdict, terminal = rung()
+    for _ in range(RECHECKS_MAX - 1):
+        if verdict.verdict != "unknown":
+            break
+        verdict, terminal = rung()
+    return verdict, terminal
