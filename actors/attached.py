@@ -40,7 +40,7 @@ WAITS_MAX: Final = 900
 FITS_MAX: Final = 1_000
 """Pins that are remembered to fit the owner's application, so that they aren't sent again."""
 
-GONE: Final = frozenset(("owner_gone", "store_closed"))
+GONE: Final = frozenset(("owner_gone", "store_closed", "host_lost"))
 
 
 class Attached:

@@ -455,17 +455,25 @@ class Runtime:
     def serve(self) -> None:
         """Host runs until SIGTERM or SIGINT (where this is the main thread) or another thread's ``close``; then close: runs
         are put down where they are within 8 s, and run actors that take longer are killed. The signals mean something
-        else only for that time. Raises ``StoreError`` (``closed``) if it is closed already."""
-        if self._embedded.closed:
+        else only for that time. Raises ``StoreError``: ``closed`` if it is closed already, ``host_lost`` if the store stayed
+        away for so long that this host had to stop (on Ray the next owner is looked for instead)."""
+        embedded = self._embedded
+        if embedded.closed:
             raise closed()
         word = Word()
         self._closed_words.add(word)
+        embedded.told_of_loss.append(word.give)
         try:
-            if not self._embedded.closed:
-                with given_by_signals(word):
+            failure = embedded.failure()
+            with given_by_signals(word):
+                if failure is None:
                     word.wait()
-                    self.close()
+                failure = embedded.failure()
+                self.close()
+            if failure is not None:
+                raise failure
         finally:
+            embedded.told_of_loss.remove(word.give)
             self._closed_words.discard(word)
 
     def close(self) -> None:

@@ -15,7 +15,7 @@ from ..adapters.port import ModelAdapter
 from ..eventstore.history import load_run
 from ..eventstore.port import EventStore
 from ..runtime.commands import CommandAnswer, OutsideCommand
-from ..runtime.errors import DeclarationError, OwnedError, RunNotFound, StoreError
+from ..runtime.errors import DeclarationError, RunNotFound, StoreError
 from ..runtime.events import RunStarted
 from ..runtime.prices import PriceTable
 from ..runtime.start import start_run
@@ -38,6 +38,9 @@ T = TypeVar("T")
 MOVE_TRIES: Final = 60
 MOVE_PAUSE_S: Final = 0.5
 """How long the next owner is looked for: its process may have to be started anew."""
+
+FINAL: Final = frozenset(("other_store", "other_actor"))
+"""What no further try changes."""
 
 FOLLOW_S: Final = 10.0
 
@@ -103,6 +106,7 @@ class Embedded:
         self._moving = asyncio.Lock()
         self._mover: asyncio.Task[None] | None = None
         self._url = ""
+        self.told_of_loss: list[Callable[[], None]] = []
 
     @property
     def toolbox(self) -> Toolbox:
@@ -152,7 +156,7 @@ class Embedded:
             return await self._cluster.serve(
                 self.parts, store, take_over=take_over, clock=clock, lost=self._owner_lost
             )
-        return await Owning.open(self.parts, store, take_over=take_over, clock=clock)
+        return await Owning.open(self.parts, store, take_over=take_over, clock=clock, lost=self._owner_lost)
 
     async def shut_down(self) -> None:
         """Stop hosting, and answer whoever still waits."""
@@ -171,17 +175,24 @@ class Embedded:
     # --- from owner to owner ---------------------------------------------------------------------------------------
 
     def _owner_lost(self) -> None:
-        """Found out without a call: the next owner is looked for at once, so that runs don't wait for one."""
-        if not self.closed and (self._mover is None or self._mover.done()):
+        """Found out without a call: the next owner is looked for at once, so that runs don't wait for one. Without a
+        cluster there is none; whoever only serves is told."""
+        if self._cluster is None:
+            for tell in tuple(self.told_of_loss):
+                tell()
+        elif not self.closed and (self._mover is None or self._mover.done()):
             self._mover = asyncio.create_task(self._move_quietly())
 
     async def _move_quietly(self) -> None:
+        """Until there is one, or this Runtime closes: runs may wait for it that nobody asks about."""
         serving = self._serving
-        if serving is not None and serving.attached:
+        while serving is not None and serving is self._serving and not self.closed:
             try:
                 await self._move_on(serving)
-            except StoreError:
-                return  # the next call tries again, and says so
+            except StoreError as error:
+                if error.code in FINAL:
+                    return  # each call says so
+            await asyncio.sleep(MOVE_PAUSE_S)
 
     async def _move_on(self, from_: Serving) -> None:
         """Find the next owner, or become it. Raises ``StoreError`` if neither comes about in time."""
@@ -195,10 +206,12 @@ class Embedded:
                     raise closed()
                 try:
                     self._serving = await self._served(self._url, False, None)
-                except OwnedError as error:
-                    last = StoreError("owner_gone", error.message, path=self._url)
                 except StoreError as error:
+                    if error.code in FINAL:
+                        raise
                     last = error
+                except Exception as error:  # noqa: BLE001  whatever Ray raises while the cluster is not itself
+                    last = StoreError("owner_gone", f"no next owner: {error}"[:300], path=self._url)
                 else:
                     return
                 await asyncio.sleep(MOVE_PAUSE_S)
@@ -222,10 +235,13 @@ class Embedded:
                     "owner_silent", "the store's owner does not answer", path=self._url
                 ) from error
             except StoreError as error:
-                if error.code not in GONE or not serving.attached or self.closed:
+                if error.code not in GONE or not self._may_move(serving) or self.closed:
                     raise
                 await self._move_on(serving)
         raise StoreError("owner_gone", "owners keep going away", path=self._url)
+
+    def _may_move(self, serving: Serving) -> bool:
+        return serving.attached or self._cluster is not None
 
     @property
     def serving(self) -> Serving:
@@ -233,6 +249,13 @@ class Embedded:
         if self._serving is None or self.closed:
             raise closed()
         return self._serving
+
+    def failure(self) -> StoreError | None:
+        """Why this process hosts nothing any more, from any thread; None while it does, or looks for the next owner."""
+        serving = self._serving
+        if self._cluster is not None or not isinstance(serving, Owning):
+            return None
+        return serving.host.failed
 
     def host_of(self) -> Host:
         """This process's host, from any thread. Raises ``StoreError`` (``closed``, ``attached``)."""

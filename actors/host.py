@@ -618,6 +618,16 @@ class Host:
             if not kept:
                 await self._lose(why, cause)
                 return
+            if self._doubtful and cause is None:
+                await self._settle_quietly()
+
+    async def _settle_quietly(self) -> None:
+        """A host that isn't told to look for ready runs must not keep one that it doesn't drive."""
+        try:
+            async with asyncio.timeout(RENEW_S):
+                await self._settle_doubts()
+        except (StoreError, TimeoutError):
+            return  # it is tried again with the next renewal
 
     async def _lose(self, why: str, cause: BaseException | None) -> None:
         """The row is gone, or may be: nothing more is dispatched here, and everybody who waits is told."""

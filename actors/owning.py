@@ -116,6 +116,9 @@ class Owning:
         self._owns_store = False
         self._cluster: HostingElsewhere | None = None
         self._serves_others = False
+        self._lost: Callable[[], None] = lambda: None
+        self._closing: asyncio.Task[None] | None = None
+        self._giving_up: asyncio.Task[None] | None = None
 
     @classmethod
     async def open(
@@ -126,10 +129,13 @@ class Owning:
         take_over: bool,
         clock: Callable[[], int] | None,
         cluster: Callable[[Host, bool], HostingElsewhere] | None = None,
+        lost: Callable[[], None] = lambda: None,
     ) -> Owning:
         """Open the store and begin to host. ``cluster`` is given this process's host before it opens, and whether another
-        owner died without closing. Raises as ``open_store``; nothing is held then."""
+        owner died without closing. ``lost`` hears that this host had to stop, by a store that didn't answer in time: in a
+        cluster the file is given back by then, for whoever opens it next. Raises as ``open_store``; nothing is held then."""
         self = cls(parts)
+        self._lost = lost
         opened = await self._opened(store, take_over, clock) if isinstance(store, str) else store
         self._store = opened
         self._owns_store = isinstance(store, str)
@@ -159,7 +165,7 @@ class Owning:
         )
         host.parked_watchers.append(self._parked)
         host.refused_watchers.append(self.waiters.fail)
-        host.failed_watchers.append(self.waiters.fail_all)
+        host.failed_watchers.append(self._host_failed)
         host.watchers.add(self._committed)
         # One file, one owner: whoever held a host row in it before is gone, proved by the lock that we hold.
         dead = [row.host_id for row in await opened.hosts()] if self._owns_store else []
@@ -188,7 +194,24 @@ class Owning:
         self._serves_others = False
         self.waiters.fail_all(closed())
         self._followers.end()
-        await self._wind_up()
+        if self._closing is None:
+            self._closing = asyncio.create_task(self._wind_up())
+        await asyncio.shield(self._closing)
+
+    def _host_failed(self, error: BaseException) -> None:
+        """An owner that hosts nothing any more must not keep the file from others, nor take runs that nobody hosts."""
+        self.waiters.fail_all(error)
+        self._serves_others = False
+        if self._cluster is None:
+            self._lost()
+        else:
+            self._giving_up = asyncio.create_task(self._give_up())
+
+    async def _give_up(self) -> None:
+        try:
+            await self.close()
+        finally:
+            self._lost()
 
     async def _wind_up(self) -> None:
         """Whatever fails on the way, the rest is done, and the file is given back."""
@@ -206,9 +229,11 @@ class Owning:
 
     @property
     def host(self) -> Host:
-        """The host of this process. Raises ``StoreError`` (``closed``)."""
+        """The host of this process. Raises ``StoreError`` (``closed``, ``host_lost``)."""
         if self._host is None:
             raise closed()
+        if self._host.failed is not None and self._cluster is not None:
+            raise self._host.failed
         return self._host
 
     @property

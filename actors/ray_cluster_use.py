@@ -10,7 +10,7 @@ import asyncio
 import os
 from collections.abc import Callable, Mapping
 from hashlib import sha256
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -41,7 +41,7 @@ from .ray_cluster import NAMESPACE, Cluster, join
 from .ray_dispatch import RayExecutors
 from .ray_pool_actors import RayExecutorFactory, check_options
 from .ray_run_actor import LetGoMessage, ToolsWay, Way, socket_to_owner
-from .ray_run_actors import Messenger, RayRunActor, make_run_actor, messenger_elsewhere
+from .ray_run_actors import OPEN_S, Messenger, RayRunActor, made_within, make_run_actor, messenger_elsewhere
 from .seats import Seating
 from .shipping import Shipment, pack
 from .supervisor import LetGo, Supervisor
@@ -149,6 +149,7 @@ class RayClusterUse:
                 take_over=take_over,
                 clock=clock,
                 cluster=lambda host, died: RayHosting(self, parts, path, host.host_id, unclean=died),
+                lost=lost,
             )
         except OwnedError:
             if take_over:
@@ -207,6 +208,7 @@ class RayHosting:
         self._path = path
         self._label = f"{use.messenger_name(path)}-{host_id[-6:]}"
         self._shipment = _shipped(parts)
+        self._shipment_ref: Any = None
         self._way_to_tools = ToolsWay(
             namespace=NAMESPACE, store=path, revision=sha256(self._shipment).hexdigest()[:16]
         )
@@ -282,11 +284,17 @@ class RayHosting:
     async def _make(self, name: str, dense: bool) -> RayRunActor:
         return await make_run_actor(
             name,
-            shipment=self._shipment,
+            shipment=await self._shipped_once(),
             way=Way(path=self._path, node_id=self._use.node_id),
             messenger=await self._messenger.ready(),
             tools=self._way_to_tools,
         )
+
+    async def _shipped_once(self) -> Any:
+        """The application in the object store, whence each run actor reads it."""
+        if self._shipment_ref is None:
+            self._shipment_ref = await made_within(OPEN_S, lambda: _ray_put(self._shipment))
+        return self._shipment_ref
 
     def _host_gone(self, host_id: str) -> None:
         self._pools.host_gone(host_id)
@@ -370,3 +378,9 @@ def _shipped(parts: Parts) -> bytes:
         ),
         cloudpickle.dumps,
     )
+
+
+def _ray_put(data: bytes) -> Any:
+    import ray
+
+    return ray.put(data)

@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import os
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final, cast
 
 import msgspec
@@ -21,8 +21,10 @@ from ..eventstore.socket_protocol import error_of
 from ..eventstore.submit import decode_answer
 from ..runtime.binding import PRODUCER
 from ..runtime.commands import CommandAnswer, OutsideCommand, encode_command
-from ..runtime.errors import BugError, OwnedError, StoreError
+from ..runtime.errors import OwnedError, StoreError
+from .daemon_thread import on_daemon_thread
 from .ray_cluster import NAMESPACE
+from .ray_pool_actors import refuse_retries
 from .ray_run_actor import (
     MESSENGER,
     RUN_ACTOR,
@@ -126,18 +128,41 @@ def end_process(identity: Identity) -> None:
             os.kill(identity.pid, signal.SIGKILL)
 
 
-async def make_run_actor(
-    name: str, *, shipment: bytes, way: Way, messenger: Any, tools: ToolsWay
-) -> RayRunActor:
-    """Make and open one. Raises ``TimeoutError`` after ``OPEN_S``, ``ApplicationError`` if the application's code fails
-    there, and whatever Ray raises; nothing is left behind then."""
-    actor_class: Any = _ray().remote(RunActor)
-    handle: Any = actor_class.options(name=name, **OWNED_OPTIONS).remote(
-        name, shipment, msgspec.msgpack.encode(way), messenger, msgspec.msgpack.encode(tools)
-    )
+async def made_within(seconds: float, make: Callable[[], Any]) -> Any:
+    """What ``make`` gives, which asks the cluster's control service and blocks while that is away. Raises
+    ``TimeoutError``; an actor that comes about all the same is ended."""
+    making = asyncio.ensure_future(on_daemon_thread(make))
     try:
-        _insist_on_no_retries(handle)
-        async with asyncio.timeout(OPEN_S):
+        return await asyncio.wait_for(asyncio.shield(making), seconds)
+    except BaseException:
+        making.add_done_callback(_unmake)
+        raise
+
+
+def _unmake(making: asyncio.Future[Any]) -> None:
+    if not making.cancelled() and making.exception() is None:
+        with contextlib.suppress(Exception):
+            _ray().kill(making.result(), no_restart=True)
+
+
+async def make_run_actor(
+    name: str, *, shipment: Any, way: Way, messenger: Any, tools: ToolsWay
+) -> RayRunActor:
+    """Make and open one. ``shipment`` is a reference into the object store, or the bytes. Raises ``TimeoutError`` after
+    ``OPEN_S``, ``ApplicationError`` if the application's code fails there, and whatever Ray raises; nothing is left
+    behind then."""
+    end = asyncio.get_running_loop().time() + OPEN_S
+
+    def make() -> Any:
+        actor_class: Any = _ray().remote(RunActor)
+        return actor_class.options(name=name, **OWNED_OPTIONS).remote(
+            name, shipment, msgspec.msgpack.encode(way), messenger, msgspec.msgpack.encode(tools)
+        )
+
+    handle: Any = await made_within(OPEN_S, make)
+    try:
+        refuse_retries(handle)
+        async with asyncio.timeout_at(end):
             identity = msgspec.msgpack.decode(await handle.open.remote(), type=Identity | NotOpened)
         if isinstance(identity, NotOpened):
             raise error_of(identity.failure)
@@ -161,6 +186,7 @@ class Messenger:
         self._path = path
         self._node_id = node_id
         self._watching: asyncio.Task[None] | None = None
+        self._there = asyncio.Event()
         self.handle: Any = None
 
     async def open(self) -> None:
@@ -168,16 +194,27 @@ class Messenger:
         await self._make()
         self._watching = asyncio.create_task(self._watch())
 
+    async def ready(self) -> Any:
+        """The handle of one that lives, as far as is known; None if it was never opened. Raises ``TimeoutError``."""
+        if self._watching is not None:
+            async with asyncio.timeout(OPEN_S):
+                await self._there.wait()
+        return self.handle
+
     async def _make(self) -> None:
         for _ in range(NAME_TRIES):
             try:
-                handle = _messenger_actor(self._name, self._path, self._node_id)
+                handle = await made_within(
+                    OPEN_S, lambda: _messenger_actor(self._name, self._path, self._node_id)
+                )
             except ValueError:
                 await asyncio.sleep(NAME_PAUSE_S)  # the last owner's ends with its process
                 continue
+            refuse_retries(handle)
             async with asyncio.timeout(OPEN_S):
                 await handle.identify.remote()
             self.handle = handle
+            self._there.set()
             return
         raise OwnedError(0, "another node", path=self._path)
 
@@ -186,6 +223,7 @@ class Messenger:
         while True:
             with contextlib.suppress(Exception):
                 await self.handle.gone.remote()
+            self._there.clear()
             with contextlib.suppress(Exception):
                 await self._make()
             await asyncio.sleep(NAME_PAUSE_S)
@@ -226,14 +264,6 @@ async def messenger_elsewhere(name: str, path: str, node_id: str) -> Any:
     if len(said) != 4 or said[:3] != wanted:
         raise StoreError("other_actor", f"{said!r} has this Runtime's name, not {wanted!r}"[:400], path=name)
     return None if said[3] == node_id else handle
-
-
-def _insist_on_no_retries(handle: Any) -> None:
-    """Ray retries a call of an actor that says so, and the call would be made twice."""
-    shown = cast("dict[str, Any]", vars(handle))
-    retries = cast("dict[str, int]", shown.get("_ray_method_max_task_retries") or {})
-    if any(retries.values()) or shown.get("_ray_max_task_retries"):
-        raise BugError("actor_retries", "an actor's calls must not be retried", path=RUN_ACTOR)
 
 
 def _ray() -> Any:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from hashlib import sha256
+from secrets import token_hex
 
 import msgspec
 
@@ -79,6 +80,10 @@ class MemoryStore:
         self._blobs: dict[bytes, bytes] = {}
         self._hosts: dict[str, HostRow] = {}
         self._switches: dict[tuple[str, str], Switch] = {}
+        self._identity = token_hex(16)
+
+    async def identity(self) -> str:
+        return self._identity
 
     def now_ms(self) -> int:
         return self._now_ms()

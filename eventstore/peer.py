@@ -85,6 +85,9 @@ class PeerStore:
                 await from_.close()
                 self.inner = await _owner_or_owning(self.path, self.on_submit, False)
 
+    async def identity(self) -> str:
+        return await self._ask(lambda store: store.identity())
+
     def now_ms(self) -> int:
         return self.inner.now_ms()
 

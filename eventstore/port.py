@@ -214,6 +214,10 @@ ReadyListener = Callable[[Sequence[str]], None]
 class EventStore(Protocol):
     """Durable history. All methods but ``now_ms`` may raise ``StoreError``; none holds a lock across calls."""
 
+    async def identity(self) -> str:
+        """Which store this is, as hex: the same for as long as it exists, and no other's, whatever its address."""
+        ...
+
     def now_ms(self) -> int:
         """The store's time in Unix milliseconds; never falls within a process."""
         ...

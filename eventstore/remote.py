@@ -57,6 +57,10 @@ class RemoteStore(ABC):
             await self.switches()
         return value
 
+    async def identity(self) -> str:
+        found: str = await self._asked("identity")
+        return found
+
     def now_ms(self) -> int:
         """The owner's time as of its last answer, carried on by this process's monotonic clock."""
         return self._now_ms + (time.monotonic_ns() - self._now_at_ns) // 1_000_000

@@ -81,6 +81,7 @@ class Hello(msgspec.Struct, frozen=True, array_like=True):
 
 ARGUMENTS: dict[str, Any] = {
     "hello": tuple[int],
+    "identity": tuple[()],
     "append": tuple[Append],
     "read": tuple[str, int, int],
     "run": tuple[str],
@@ -108,6 +109,7 @@ ARGUMENTS: dict[str, Any] = {
 
 ANSWERS: dict[str, Any] = {
     "hello": Hello,
+    "identity": str,
     "append": AppendAnswer,
     "read": list[StoredAppend],
     "run": RunRow | None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sqlite3
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from hashlib import sha256
 
 from ..runtime.errors import StoreError
@@ -106,6 +106,17 @@ class SqliteStore:
 
     def now_ms(self) -> int:
         return self._now_ms()
+
+    async def identity(self) -> str:
+        return await self._thread.submit(self._rows.identity, writes=False, light=True)
+
+    async def group_holds(self) -> dict[str, tuple[int, int]]:
+        """Limited groups with places that may still be in use at a far side: (places, until when in store time)."""
+        return await self._thread.submit(self._rows.group_holds, writes=False, light=True)
+
+    async def hold_groups(self, holds: Mapping[str, tuple[int, int]]) -> None:
+        """Write down what the next owner has to know of limited groups; replaces what was written before."""
+        await self._thread.submit(lambda: self._rows.hold_groups(holds), writes=True, light=True)
 
     # --- the log ---------------------------------------------------------------------------------------------------
 

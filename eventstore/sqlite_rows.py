@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from typing import Any
 
@@ -62,6 +62,21 @@ class SqliteRows(SqliteAppends):
         self.switches_known = tuple(self.switches())
         found = self._one("SELECT max(updated_at_ms) FROM runs")[0]
         return 0 if found is None else int(found)
+
+    def identity(self) -> str:
+        found: bytes = self._one("SELECT store_id FROM identity")[0]
+        return found.hex()
+
+    def group_holds(self) -> dict[str, tuple[int, int]]:
+        rows = self._all(
+            "SELECT name, places, until_ms FROM group_holds WHERE until_ms > ?", (self._now_ms(),)
+        )
+        return {name: (places, until_ms) for name, places, until_ms in rows}
+
+    def hold_groups(self, holds: Mapping[str, tuple[int, int]]) -> None:
+        self._connection().execute("DELETE FROM group_holds")
+        for name, (places, until_ms) in holds.items():
+            self._connection().execute("INSERT INTO group_holds VALUES (?, ?, ?)", (name, places, until_ms))
 
     def read(self, run_id: str, after_seq: int, rows_max: int) -> list[StoredAppend]:
         rows = self._all(
