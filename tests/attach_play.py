@@ -23,7 +23,7 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 if __name__ == "__main__":
     sys.path.insert(0, str(ROOT))
 
-from tests.ray.process_table import eventually
+from tests.ray.process_table import POLL_S, eventually
 
 from boundloop.actors import client
 from boundloop.actors.attached import Attached
@@ -73,6 +73,23 @@ def use_sockets(patch: Callable[[Any, str, Any], None] = setattr) -> None:
     patch(client, "cluster_use", sockets)
 
 
+async def exists(path: str) -> None:
+    """Return once the file is there: a gate for all processes."""
+    loop = asyncio.get_running_loop()
+    there: asyncio.Future[None] = loop.create_future()
+
+    def ask() -> None:
+        if there.done():
+            return
+        if Path(path).exists():
+            there.set_result(None)
+        else:
+            loop.call_later(POLL_S, ask)
+
+    ask()
+    await there
+
+
 @tool(risk="read")
 async def look(number: int) -> dict[str, int]:
     """Look something up."""
@@ -82,8 +99,7 @@ async def look(number: int) -> dict[str, int]:
 @tool(risk="read")
 async def hold(path: str) -> dict[str, int]:
     """Wait until the file is there."""
-    while not Path(path).exists():  # noqa: ASYNC110, ASYNC240  a gate for all processes, and in memory
-        await asyncio.sleep(0.01)
+    await exists(path)
     return {"pid": os.getpid()}
 
 

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import pytest
 from tests.attach_play import LIMITS, Member, half_of, runtime_on, use_sockets
+from tests.ray.process_table import eventually
 
 from boundloop.actors import attached as attached_module
 from boundloop.actors.attached import Attached
@@ -271,7 +272,7 @@ def test_a_runtime_that_closes_while_it_looks_for_the_next_owner_takes_nothing_o
 
     async def slow(*args: Any) -> Any:
         looking.set()
-        await asyncio.sleep(0.1)
+        assert await asyncio.to_thread(eventually, lambda: embedded.closed, WITHIN_S)
         return await served(*args)
 
     embedded._served = slow  # so that it can be closed meanwhile

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final
 
@@ -66,7 +67,9 @@ class FakeActor:
         while not self.ended.is_set():
             await self.running.wait()
             await self.stage.store.renew_host(self.host_id)
-            await asyncio.sleep(2.0)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(2.0):
+                    await self.ended.wait()
 
     async def _call(self, what: str) -> None:
         self.calls.append(what)

@@ -7,7 +7,6 @@ holds the first attempt of that turn's model request back for an hour.
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 from collections.abc import Callable
@@ -16,7 +15,7 @@ from typing import Any, Final
 
 import msgspec
 from examples.far_side import FarSide
-from tests.attach_play import half_of, on_loop
+from tests.attach_play import exists, half_of, on_loop
 from tests.ray.process_table import eventually
 
 from boundloop.actors.client import Runtime
@@ -25,12 +24,13 @@ from boundloop.actors.result import Result
 from boundloop.adapters.script import ScriptedTurn, call, say
 from boundloop.adapters.scripted import ScriptedModel
 from boundloop.eventstore.port import HostRow, RunRow
+from boundloop.runtime import events as e
 from boundloop.runtime.limits import WAIVED, Limits
 from boundloop.runtime.model import ModelInput, UserItem
 from boundloop.runtime.tool_spec import tool
 
 LIMITS: Final = Limits(cost=WAIVED)
-WITHIN_S: Final = 60.0
+WITHIN_S: Final = 120.0
 HOUR_MS: Final = 3_600_000
 TIMEOUT_MS: Final = 2_000
 
@@ -44,8 +44,7 @@ async def look(number: int) -> dict[str, int]:
 @tool(risk="read", timeout_ms=120_000)
 async def hold(path: str) -> dict[str, int]:
     """Wait until the file is there."""
-    while not Path(path).exists():  # noqa: ASYNC110, ASYNC240  a gate for all processes, and in memory
-        await asyncio.sleep(0.01)
+    await exists(path)
     return {"pid": os.getpid()}
 
 
@@ -146,3 +145,13 @@ def kill(pid: int) -> None:
 
 def until(what: str, happened: Callable[[], bool], seconds: float = WITHIN_S) -> None:
     assert eventually(happened, seconds), what
+
+
+def events_so_far(runtime: Runtime, run_id: str) -> list[e.AnyEvent]:
+    seq = row_of(runtime, run_id).seq
+    found: list[e.AnyEvent] = []
+    for item in runtime.stream(run_id):
+        found.append(item.event)
+        if item.seq >= seq:
+            break
+    return found

@@ -23,6 +23,7 @@ from tests.ray.run_actor_play import (
     WITHIN_S,
     actor_pids,
     completed,
+    events_so_far,
     host_with,
     kill,
     row_of,
@@ -90,16 +91,6 @@ def events(runtime: Runtime, run_id: str) -> list[e.AnyEvent]:
 
 def effects(far: FarSide) -> dict[str, int]:
     return far.counts()["effects"]
-
-
-def events_so_far(runtime: Runtime, run_id: str) -> list[e.AnyEvent]:
-    seq = row_of(runtime, run_id).seq
-    found: list[e.AnyEvent] = []
-    for item in runtime.stream(run_id):
-        found.append(item.event)
-        if item.seq >= seq:
-            break
-    return found
 
 
 # --- one after the other ---------------------------------------------------------------------------------------------
