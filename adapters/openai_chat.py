@@ -21,7 +21,8 @@ from ..runtime.foreign_text import bounded_text
 from ..runtime.model import ModelInput, ModelTurn, Usage
 from ..runtime.prices import Price
 from .correlation import REQUEST_ID_HEADER, request_id
-from .http import CONNECTIONS_MAX, RESPONSE_BYTES_MAX, HttpClient, HttpFailed
+from .http import CONNECTIONS_MAX, RESPONSE_BYTES_MAX, HttpClient
+from .http_failure import HttpFailed
 from .openai_chat_decode import decode_answer
 from .openai_chat_encode import OWNED_FIELDS, ChatOptions, encode_request
 from .openai_chat_errors import NOTHING_USED

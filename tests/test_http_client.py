@@ -8,13 +8,17 @@ import pickle
 import time
 import zlib
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Final
 
+import certifi
 import httpx
 import pytest
 from tests.model_server import Heard, Listening, http, speaking
 
-from boundloop.adapters.http import FAILURES, HttpClient, HttpFailed, HttpReply
+from boundloop.adapters.http import HttpClient, HttpReply
+from boundloop.adapters.http_body import GZIP_MEMBERS_MAX
+from boundloop.adapters.http_failure import FAILURES, HttpFailed
 from boundloop.runtime.errors import DeclarationError
 
 BODY: Final = b'{"ok":true}'
@@ -243,6 +247,7 @@ def test_a_body_over_the_cap_is_cut_also_when_packed(data: bytes) -> None:
         (gzip.compress(BODY), "X-GZip"),
         (zlib.compress(BODY), "deflate"),
         (zlib.compress(BODY)[2:-4], "deflate"),
+        (gzip.compress(BODY), "deflate"),
         (BODY, "identity"),
     ],
 )
@@ -257,6 +262,67 @@ def test_packed_bodies_are_unpacked(packed: bytes, encoding: str) -> None:
 def test_other_packings_are_refused(encoding: str) -> None:
     (answer,), _ = asked(says(http(BODY, f"Content-Encoding: {encoding}")))
     assert failed(answer).code == "content_encoding"
+
+
+# --- packed in several pieces -----------------------------------------------------------------------------------------
+
+HALVES: Final = (gzip.compress(BODY[:5]), gzip.compress(BODY[5:]))
+
+
+@pytest.mark.parametrize(
+    "packed",
+    [
+        zlib.compress(BODY)[2:-4],
+        zlib.compress(BODY),
+        b"".join(HALVES),
+        gzip.compress(b"") + b"".join(HALVES) + gzip.compress(b""),
+        b"".join(HALVES) + b"\0" * 512,
+        b"".join(gzip.compress(BODY[n : n + 1]) for n in range(len(BODY))),
+    ],
+    ids=["bare", "zlib", "two members", "empty members", "padded", "a member each byte"],
+)
+def test_a_packed_body_is_read_to_its_end_however_it_arrives(packed: bytes) -> None:
+    encoding = "Content-Encoding: " + ("gzip" if packed.startswith(b"\x1f\x8b") else "deflate")
+    (answer,), _ = asked(says(http(packed, encoding)))
+    assert isinstance(answer, HttpReply)
+    assert answer.body == BODY
+
+    async def a_byte_each(heard: Heard) -> None:
+        await heard.say(http(b"", encoding, length=len(packed)))
+        for n in range(len(packed)):
+            await heard.say(packed[n : n + 1])
+            await asyncio.sleep(0)
+
+    (answer,), _ = asked(a_byte_each)
+    assert isinstance(answer, HttpReply)
+    assert answer.body == BODY
+
+
+@pytest.mark.parametrize(
+    ("packed", "encoding"),
+    [
+        (HALVES[0] + b"tail", "gzip"),
+        (HALVES[0] + HALVES[1][:-3], "gzip"),
+        (HALVES[0] + HALVES[1][:4], "gzip"),
+        (HALVES[0] + b"\0" * 8 + b"x", "gzip"),
+        (HALVES[0] + b"\0" * 8 + HALVES[1], "gzip"),
+        (gzip.compress(b"") * (GZIP_MEMBERS_MAX + 1), "gzip"),
+        (zlib.compress(BODY) + b"tail", "deflate"),
+        (zlib.compress(BODY) + zlib.compress(BODY), "deflate"),
+    ],
+    ids=range(8),
+)
+def test_what_follows_a_packed_body_and_is_none_is_no_whole_answer(packed: bytes, encoding: str) -> None:
+    (answer,), _ = asked(says(http(packed, f"Content-Encoding: {encoding}")))
+    assert failed(answer).code == "connection_lost"
+
+
+def test_members_share_one_cap() -> None:
+    packed = gzip.compress(b"x" * 600) * 2
+    (answer,), _ = asked(
+        says(http(packed, "Content-Encoding: gzip")), client=HttpClient(response_bytes_max=1_000)
+    )
+    assert failed(answer).code == "response_too_large"
 
 
 # --- connections ------------------------------------------------------------------------------------------------------
@@ -318,6 +384,65 @@ def test_connections_are_bounded_and_waiting_for_one_counts() -> None:
     assert set(codes) == {"timeout", "pool_timeout"}
     assert [failed(answer).unsent for answer in answers] == [code == "pool_timeout" for code in codes]
     assert most == 2
+
+
+def test_no_cookie_is_kept_or_sent() -> None:
+    """A lane serves one run after another; what a gateway sets for one is none of the next one's business."""
+
+    async def run() -> list[str]:
+        async def speak(heard: Heard) -> None:
+            for number in range(3):
+                await heard.say(http(BODY, f"set-cookie: s{number}={'v' * 2_000}; Path=/"))
+                await heard.read()
+
+        client = HttpClient(connections_max=1)
+        async with speaking(speak) as listening:
+            heads: list[str] = []
+            for _ in range(3):
+                assert isinstance(await client.post(listening.url, {}, b"{}", timeout_ms=5_000), HttpReply)
+                heads.append(listening.heard[0].head)
+        await client.close()
+        assert len(listening.heard) == 1  # one connection, all three on it
+        return heads
+
+    assert not any("cookie" in head.lower() for head in asyncio.run(run()))
+
+
+def test_a_lane_that_cannot_be_made_takes_no_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    client = HttpClient(connections_max=1, trust_env=True)
+
+    async def run() -> list[Answer]:
+        async with speaking(says(http(BODY))) as listening:
+            monkeypatch.setenv("HTTP_PROXY", "foo://bar")
+            answers = [await client.post(listening.url, {}, b"", timeout_ms=2_000) for _ in range(3)]
+            monkeypatch.delenv("HTTP_PROXY")
+            answers.append(await client.post(listening.url, {}, b"", timeout_ms=2_000))
+        await client.close()
+        return answers
+
+    *broken, well = asyncio.run(run())
+    assert {(failed(answer).code, failed(answer).unsent) for answer in broken} == {("proxy_setting", True)}
+    assert not any(failed(answer).retryable for answer in broken)
+    assert isinstance(well, HttpReply)
+
+
+def test_certificates_that_cannot_be_read_are_the_callers(tmp_path: Path) -> None:
+    (tmp_path / "empty.pem").write_text("no certificate")
+    for name in ("missing.pem", "empty.pem"):
+        with pytest.raises(DeclarationError) as error:
+            HttpClient(ca_file=str(tmp_path / name))
+        assert error.value.path == "ca_file"
+
+
+def test_a_copy_whose_certificates_are_missing_where_it_arrives_fails_before_it_sends(tmp_path: Path) -> None:
+    kept = tmp_path / "ca.pem"
+    kept.write_bytes(Path(certifi.where()).read_bytes())
+    packed = pickle.dumps(HttpClient(ca_file=str(kept)))
+    kept.unlink()
+    copy: HttpClient = pickle.loads(packed)
+    (answer,), listening = asked(says(http(BODY)), client=copy)
+    assert (failed(answer).code, failed(answer).unsent, failed(answer).retryable) == ("ca_file", True, False)
+    assert listening.heard == []
 
 
 def test_proxies_of_the_environment_are_not_used_unless_asked(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,99 @@
+"""The body of an answer, unpacked, and never more of it than the cap."""
+
+from __future__ import annotations
+
+import zlib
+from typing import Final
+
+import httpx
+
+from .http_failure import Cut, HttpFailed
+
+GZIP_MEMBERS_MAX: Final = 1_024
+"""Some servers flush by beginning another gzip member. Empty ones cost work and no bytes, so they are bounded too."""
+
+
+async def capped(reply: httpx.Response, bytes_max: int) -> bytes:
+    """The unpacked body. Raises ``Cut`` for one that is too large, packed in an unknown way, or packed and cut."""
+    packed = reply.headers.get("content-encoding", "").strip().lower()
+    if packed not in ("", "identity", "gzip", "x-gzip", "deflate"):
+        raise Cut(HttpFailed("content_encoding", "the answer is packed in a way that wasn't asked for"))
+    length = reply.headers.get("content-length", "")
+    if length.isascii() and length.isdigit() and int(length[:18]) > bytes_max:
+        raise _too_large(bytes_max)
+    unpack = _Unpack(packed, bytes_max) if packed not in ("", "identity") else None
+    body = bytearray()
+    async for chunk in reply.aiter_raw():
+        if unpack is None:
+            body += chunk
+        else:
+            unpack.feed(chunk, body)
+        if len(body) > bytes_max:
+            raise _too_large(bytes_max)
+    if unpack is not None and not unpack.whole:
+        raise Cut(HttpFailed("connection_lost", "the packed answer broke off"))
+    return bytes(body)
+
+
+def _too_large(bytes_max: int) -> Cut:
+    return Cut(HttpFailed("response_too_large", f"the answer is over {bytes_max} bytes"))
+
+
+class _Unpack:
+    """gzip, of any number of members, or deflate, a chunk at a time."""
+
+    def __init__(self, packed: str, bytes_max: int) -> None:
+        self._deflate = packed == "deflate"
+        self._bytes_max = bytes_max
+        self._packed_left = bytes_max
+        self._members = 0
+        self._padded = False
+        self._head: bytes | None = b"" if self._deflate else None
+        self._inflate = self._member()
+
+    @property
+    def whole(self) -> bool:
+        """Whether the end of the stream, or of its last member, arrived."""
+        return self._inflate.eof
+
+    def feed(self, chunk: bytes, body: bytearray) -> None:
+        """Unpack onto ``body``, at most one byte over the cap. Raises ``Cut``."""
+        self._packed_left -= len(chunk)
+        if self._packed_left < 0:
+            raise Cut(HttpFailed("response_too_large", "the packed answer is too large"))
+        if self._head is not None:
+            # Some servers send deflate without its zlib header; two bytes tell.
+            chunk = self._head + chunk
+            self._head = chunk if len(chunk) < 2 else None
+            if self._head is not None:
+                return
+            headed = chunk[0] & 0x0F == 8 and int.from_bytes(chunk[:2]) % 31 == 0
+            if not headed and not chunk.startswith(b"\x1f\x8b"):
+                self._inflate = zlib.decompressobj(-15)
+        try:
+            while chunk and len(body) <= self._bytes_max:
+                if self._inflate.eof:
+                    chunk = self._after_a_member(chunk)
+                    if not chunk:
+                        return
+                body += self._inflate.decompress(chunk, self._bytes_max - len(body) + 1)
+                chunk = self._inflate.unused_data
+        except zlib.error:
+            raise Cut(HttpFailed("connection_lost", "the packed answer is damaged")) from None
+
+    def _after_a_member(self, chunk: bytes) -> bytes:
+        """What another member begins with. Zeros at the very end are padding; anything else is no whole answer."""
+        rest = chunk.lstrip(b"\0")
+        self._padded = self._padded or len(rest) < len(chunk)
+        if rest:
+            if self._padded or self._deflate:
+                raise zlib.error("something follows the end")
+            self._inflate = self._member()
+        return rest
+
+    def _member(self) -> zlib._Decompress:
+        self._members += 1
+        if self._members > GZIP_MEMBERS_MAX:
+            raise zlib.error("too many members")
+        # 15 bits of window; 16 more read a gzip header, and 32 more that or one of zlib.
+        return zlib.decompressobj(15 + (32 if self._members == 1 else 16))
