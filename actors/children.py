@@ -34,6 +34,8 @@ from ..runtime.top_ups import Short, lease_of, lease_raise, short_of, top_up_id
 ASK_ROUNDS_MAX: Final = 4
 """How often a run asks for the same once more, because somebody else took what had just been given."""
 
+DAMAGE_CHARS_MAX: Final = 500
+
 _DAMAGED: Final = frozenset(
     {"log_damaged", "log_start", "log_gap", "log_illegal", "pins_missing", "pins_decode"}
 )
@@ -50,16 +52,19 @@ async def start_child(store: EventStore, state: State, call: CallState) -> Comma
     row = await store.run(state.run_id)
     root_id = row.root_id if row is not None and row.root_id else state.run_id
     try:
-        await create_unhosted(store, event, encoded_pins, root_id=root_id)
-    except ConflictError:
-        # Limits of the parent that were raised since are in this event, not in that one; the first creation counts.
-        records = await read_records(store, child.run_id, to_seq=1)
-        first = records[0].event if records else None
-        if not isinstance(first, RunStarted) or (first.parent_run, first.parent_call) != (
-            state.run_id,
-            call.call,
-        ):
-            return ChildEnded(call=call.call, outcome="failed", reason="child_conflict", spent={})
+        try:
+            await create_unhosted(store, event, encoded_pins, root_id=root_id)
+        except ConflictError:
+            # Limits of the parent that were raised since are in this event, not in that one; the first creation counts.
+            records = await read_records(store, child.run_id, to_seq=1)
+            first = records[0].event if records else None
+            if not isinstance(first, RunStarted) or (first.parent_run, first.parent_call) != (
+                state.run_id,
+                call.call,
+            ):
+                return ChildEnded(call=call.call, outcome="failed", reason="child_conflict", spent={})
+    except (LogDamaged, HistoryRefused) as error:
+        return await _damaged_child(store, call, error)
     return ChildOpened(call=call.call)
 
 
@@ -76,9 +81,15 @@ async def look_at_child(store: EventStore, call: CallState) -> ChildEnded | None
     try:
         ended, _ = await load_intact(store, child.run_id)
     except (LogDamaged, HistoryRefused) as error:
-        await store.mark_damaged(child.run_id, str(error)[:500])
-        return unreadable_child(call.call, child, "log_damaged")
+        return await _damaged_child(store, call, error)
     return ended_child(call.call, ended)
+
+
+async def _damaged_child(store: EventStore, call: CallState, error: StoreError) -> ChildEnded:
+    """The damage is the child's: it is marked there, and the parent goes on without it."""
+    child = _child(call)
+    await store.mark_damaged(child.run_id, str(error)[:DAMAGE_CHARS_MAX])
+    return unreadable_child(call.call, child, "log_damaged")
 
 
 async def cancel_child(store: EventStore, state: State, call: CallState) -> None:
@@ -94,8 +105,10 @@ async def ask_parent(store: EventStore, child: State, asked: Short) -> RaiseLeas
     for _ in range(ASK_ROUNDS_MAX):
         try:
             parent, _ = await load_intact(store, child.parent_run)
-        except (LogDamaged, HistoryRefused):
-            break  # its parent's damage is none of the child's
+        except (LogDamaged, HistoryRefused) as error:
+            # Its parent's damage is none of the child's.
+            await store.mark_damaged(child.parent_run, str(error)[:DAMAGE_CHARS_MAX])
+            break
         call = parent.calls.get(child.parent_call)
         if call is None or call.child is None or call.phase != "waiting_child":
             break

@@ -42,7 +42,7 @@ from ..runtime.commands import (
 )
 from ..runtime.decide import decide
 from ..runtime.decision import Decision
-from ..runtime.errors import BugError, DamagedFile, LogDamaged, StoreError
+from ..runtime.errors import BugError, DamagedFile, HistoryRefused, LogDamaged, StoreError
 from ..runtime.events import AnyEvent
 from ..runtime.fold import evolve
 from ..runtime.goal import predicates_met
@@ -547,6 +547,9 @@ class RunDriver:
         for attempt in range(STORE_RETRIES_MAX):
             try:
                 command = await self._ask_family(order)
+            except (LogDamaged, HistoryRefused) as error:
+                # Another run's log: as this driver's own failure it would have this run quarantined.
+                raise BugError("family_unreadable", str(error)[:300], path=error.path) from error
             except StoreError as error:
                 task = asyncio.current_task()
                 if task is not None and task.cancelling():

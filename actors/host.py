@@ -337,7 +337,7 @@ class Host:
         """A driver that failed gives its run up for another host, now or later. A second try here would fail alike, so
         this host leaves it alone until somebody touches it."""
         try:
-            if isinstance(error, (HistoryRefused, LogDamaged)):
+            if isinstance(error, HistoryRefused) or (isinstance(error, LogDamaged) and error.path == run_id):
                 await self._quarantine(run_id, error)
             else:
                 await self.store.release(run_id, self.host_id, driver.epoch, ready=True)

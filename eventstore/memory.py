@@ -233,6 +233,9 @@ class MemoryStore:
         if run is None:
             raise RunNotFound(run_id)
         run.row = msgspec.structs.replace(run.row, damaged=reason)
+        parent_id = run.row.parent_id
+        if parent_id and self._wake(parent_id, self.now_ms()):
+            self._notify([parent_id])
 
     # --- blobs and the ledger --------------------------------------------------------------------------------------
 

@@ -282,7 +282,8 @@ class EventStore(Protocol):
         ...
 
     async def mark_damaged(self, run_id: str, reason: str) -> None:
-        """Written to the run's row, never to a damaged log."""
+        """Written to the run's row, never to a damaged log. Wakes the run's parent in the same transaction: no last append
+        of this run will. Raises ``RunNotFound``."""
         ...
 
     async def switches(self) -> list[Switch]: ...

@@ -140,13 +140,12 @@ class SqliteRows(SqliteAppends):
         return [self._run_row(row) for row in rows]
 
     def mark_damaged(self, run_id: str, reason: str) -> None:
-        if (
-            self._connection()
-            .execute("UPDATE runs SET damaged = ? WHERE run_id = ?", (reason, run_id))
-            .rowcount
-            != 1
-        ):
+        row = self._one("SELECT parent_id FROM runs WHERE run_id = ?", (run_id,))
+        if row is None:
             raise RunNotFound(run_id)
+        self._connection().execute("UPDATE runs SET damaged = ? WHERE run_id = ?", (reason, run_id))
+        if row[0]:
+            self._wake(row[0], self._now_ms())
 
     def ledger_rows(self, after: tuple[str, bytes] | None, limit: int) -> list[LedgerRow]:
         rows = self._all(

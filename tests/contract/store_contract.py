@@ -590,6 +590,28 @@ class StoreContract:
         with pytest.raises(RunNotFound):
             await world.store.mark_damaged("nobody", "x")
 
+    async def test_who_marks_a_run_as_damaged_wakes_the_run_above_it(self, world: World) -> None:
+        """Nobody writes into a damaged log, so its last append never comes to wake who waits for it."""
+        await world.writer("parent").write("waits")
+        child = world.writer("child")
+        request = child.request("works")
+        assert request.create is not None
+        create = msgspec.structs.replace(request.create, parent_id="parent", root_id="parent")
+        await world.store.append(msgspec.structs.replace(request, create=create))
+        assert world.woken == []
+        await world.store.mark_damaged("child", "hash of seq 1")
+        assert world.woken == ["parent"]
+        assert await world.store.ready_runs() == ["parent"]
+        ended = world.writer("ended")
+        await ended.write("done", index=ENDED)
+        orphan = world.writer("orphan")
+        request = orphan.request("works")
+        assert request.create is not None
+        create = msgspec.structs.replace(request.create, parent_id="ended", root_id="ended")
+        await world.store.append(msgspec.structs.replace(request, create=create))
+        await world.store.mark_damaged("orphan", "hash of seq 1")
+        assert world.woken == ["parent"]
+
     # --- hosts and ownership ---------------------------------------------------------------------------------------
 
     async def test_a_run_that_waits_for_several_keys_is_woken_by_any(self, world: World) -> None:
