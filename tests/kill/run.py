@@ -1,4 +1,4 @@
-"""Kill again and again under load: ``python tests/kill/run.py --kills N [--seed S] [--victims KIND,…]``.
+"""Kill again and again under load: ``python tests/kill/run.py --kills N [--seed S] [--victims KIND,…] [--keep FOLDER]``.
 
 Without ``--victims``: one SQLite file and one host process after the other, no Ray (``alone``). With it: the victims are
 run actors, tool executors, the owner of the store, the process that starts runs, raylets, or all of a three-node Ray cluster
@@ -16,6 +16,8 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -37,9 +39,10 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--victims", default="", help="run-actor,executor,owner,driver,raylet,cluster")
+    parser.add_argument("--keep", default="", help="a folder that is made and left, with the store in it")
     asked = parser.parse_args()
     started = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="kill-") as folder:
+    with kept(asked.keep) if asked.keep else tempfile.TemporaryDirectory(prefix="kill-") as folder:
         if asked.victims:
             victims = [name for name in asked.victims.split(",") if name]
             found, lines = on_a_cluster(Path(folder), asked.kills, asked.seed, victims)
@@ -55,6 +58,13 @@ def main() -> int:
     for name in broken:
         print(f"VIOLATION: {name}")
     return 1 if broken else 0
+
+
+@contextmanager
+def kept(folder: str) -> Generator[str]:
+    """A new folder that stays, to look at what became of a run."""
+    os.makedirs(folder)
+    yield folder
 
 
 def alone(folder: str, kills: int, seed: int) -> tuple[Counter[str], list[str]]:
