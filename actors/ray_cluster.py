@@ -76,7 +76,8 @@ def join(ray_option: str | None) -> Cluster:
     that lives as long as the cluster is used: a started cluster ends with that thread.
     """
     refuse_client(ray_option or "")
-    refuse_client(os.environ.get("RAY_ADDRESS", ""))
+    if ray_option == "require":
+        refuse_client(os.environ.get("RAY_ADDRESS", ""))
     try:
         import ray
     except ImportError as error:
