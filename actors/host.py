@@ -58,6 +58,8 @@ TIMER_MAX_S: Final = 60.0
 READY_RUNS_MAX: Final = 1_000
 """How many ready runs are looked at in one go, besides those that were found to be another application's."""
 
+TAKEN_UP_AT_ONCE: Final = 32
+
 RUNS_MAX: Final = 50_000
 """Drivers in one host; beyond it ready runs wait in the store, and a new run is refused."""
 
@@ -443,7 +445,8 @@ class Host:
         for run_id in run_ids:
             self.nudge(run_id)
             self._not_ours.discard(run_id)
-        self._ready.set()
+            if not self._is_elsewhere(run_id):
+                self._ready.set()
 
     def nudge(self, run_id: str) -> None:
         """What a run waits for may have changed: whoever drives it looks again."""
@@ -490,8 +493,12 @@ class Host:
         ]
         room = max(0, RUNS_MAX - len(self._drivers))
         taken = 0
-        for run_id in run_ids[:room]:
-            taken += await self.take_up(run_id) or self._is_elsewhere(run_id)
+        # Those that go elsewhere cost three reads each, which needn't wait for one another.
+        at_once = 1 if self.elsewhere is None else TAKEN_UP_AT_ONCE
+        for at in range(0, min(room, len(run_ids)), at_once):
+            some = run_ids[at : min(at + at_once, room)]
+            await asyncio.gather(*(self.take_up(run_id) for run_id in some))
+            taken += sum(run_id in self._drivers or self._is_elsewhere(run_id) for run_id in some)
         if taken and len(run_ids) >= READY_RUNS_MAX:
             self._ready.set()  # there may be more, and nobody will tell of those again
         if not run_ids:

@@ -13,6 +13,7 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from ..adapters.port import ModelAdapter
+from ..eventstore.admission import create_unhosted
 from ..eventstore.history import load_run, pins_from
 from ..eventstore.location import open_store
 from ..eventstore.port import EventStore
@@ -57,6 +58,14 @@ class HostingElsewhere(Elsewhere, Protocol):
 
     async def answer(self, kind: str, question: bytes) -> bytes:
         """A question of one of its hosts. Raises ``CallerError`` (``unknown_question``)."""
+        ...
+
+    def expects(self, run_id: str) -> None:
+        """A run is about to be created for one of its hosts: it needn't be looked for until ``begun``."""
+        ...
+
+    def begun(self, started: RunStarted, *, created: bool) -> None:
+        """The run is in the store; or whether it is isn't known."""
         ...
 
     def full(self) -> BoundloopError | None:
@@ -257,9 +266,17 @@ class Owning:
         full = None if cluster is None else cluster.full()
         if full is not None:
             raise full
-        from ..eventstore.admission import create_unhosted
-
-        await create_unhosted(host.store, event, encoded_pins, root_id=event.run_id)
+        if cluster is None:
+            await create_unhosted(host.store, event, encoded_pins, root_id=event.run_id)
+            return
+        # Its place is asked for without a look through all that is ready, of which there may be thousands.
+        created = False
+        cluster.expects(event.run_id)
+        try:
+            await create_unhosted(host.store, event, encoded_pins, root_id=event.run_id)
+            created = True
+        finally:
+            cluster.begun(event, created=created)
 
     async def submit(self, run_id: str, command: OutsideCommand) -> CommandAnswer:
         """Hand in a command; a refusal is an answer."""

@@ -333,6 +333,14 @@ class RayHosting:
         """See ``Elsewhere``."""
         return self.supervisor.dense_stay_here(tenant)
 
+    def expects(self, run_id: str) -> None:
+        """See ``HostingElsewhere``."""
+        self.supervisor.expects(run_id)
+
+    def begun(self, started: RunStarted, *, created: bool) -> None:
+        """See ``HostingElsewhere``."""
+        self.supervisor.begun(started, created=created)
+
     def nudge(self, run_id: str) -> None:
         """See ``Elsewhere``."""
         self.supervisor.nudge(run_id)

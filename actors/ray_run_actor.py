@@ -24,9 +24,8 @@ from ..eventstore.socket_protocol import Failure, failure_of
 from ..eventstore.submit import encode_answer
 from ..runtime.binding import PRODUCER
 from ..runtime.commands import decode_command
-from ..runtime.errors import BoundloopError, StoreError
+from ..runtime.errors import BoundloopError, CallerError, StoreError
 from ..runtime.state import State
-from .application import ApplicationError
 from .executors import ToolExecutors
 from .host import Host
 from .places import RemotePlaces
@@ -321,7 +320,7 @@ def _text_of(error: BaseException) -> str:
 def _faulty(error: BaseException) -> BoundloopError:
     if isinstance(error, BoundloopError):
         return error
-    return ApplicationError(
+    return CallerError(
         "application_code", f"it can't be loaded in another process: {_text_of(error)}", path="application"
     )
 

@@ -140,6 +140,7 @@ class Supervisor:
         self._watch = watch
         self._actors: dict[str, _Held] = {}
         self._adopting: dict[str, asyncio.Task[None]] = {}
+        self._expected: set[str] = set()
         self._suspects: dict[str, bool] = {}
         self._refusals: dict[str, int] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -191,8 +192,20 @@ class Supervisor:
         return self.seating.queued + len(self.seating.seat_of)
 
     def holds(self, run_id: str) -> bool:
-        """Whether the run has a seat or waits for one."""
-        return run_id in self.seating
+        """Whether the run has a seat, waits for one, or is about to."""
+        return run_id in self.seating or run_id in self._expected
+
+    def expects(self, run_id: str) -> None:
+        """A run is about to be created for a seat here. Until ``begun``, nobody need look for it."""
+        self._expected.add(run_id)
+
+    def begun(self, started: RunStarted, *, created: bool) -> None:
+        """It is in the store; or that isn't known, and then it is found by whoever looks."""
+        self._expected.discard(started.run_id)
+        dense = started.dense and self.seating.dense_max > 0
+        if not created or not self.seating.enqueue(Waiting(started.run_id, started.tenant, dense)):
+            self._look()
+        self.kick()
 
     def takes(self, row: RunRow, started: RunStarted) -> bool:
         """Dense runs of the owner's tenant stay with the owner while there are no dense seats; all others sit here."""
