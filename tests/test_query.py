@@ -8,7 +8,8 @@ from typing import Any, TypedDict
 
 import pytest
 
-from boundloop.actors.query import ask_far_side
+from boundloop.actors import query as query_module
+from boundloop.actors.query import ask_far_side, ask_in_this_thread
 from boundloop.runtime import Absent, Applied, ToolError, ToolSpec, tool
 from boundloop.runtime.tool_spec import tool_spec
 
@@ -68,6 +69,27 @@ def test_only_a_plain_answer_settles(query: Callable[[str], Any], expected: tupl
     answer = asyncio.run(ask_far_side(queried_by(query), KEY))
 
     assert (answer.outcome, answer.result, answer.reason, answer.code) == expected
+    if query is not awaited:
+        assert ask_in_this_thread(queried_by(query), KEY) == answer
+
+
+def test_a_result_beyond_all_bounds_is_an_effect_that_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(query_module, "WHOLE_BYTES_MAX", 10_000)
+
+    @tool(
+        risk="write",
+        key=("n",),
+        far_side="queryable",
+        query=answering(Applied("x" * 10_000)),
+        result_bytes_max=256,
+    )
+    async def write(n: int) -> str:
+        """Write."""
+        return ""
+
+    answer = asyncio.run(ask_far_side(tool_spec(write), KEY))
+
+    assert (answer.outcome, answer.code, answer.whole) == ("applied", "output_invalid", None)
 
 
 def test_a_large_result_is_bounded() -> None:
