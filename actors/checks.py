@@ -11,6 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from ..runtime.agent_definition import AgentDefinition
+from ..runtime.agent_reach import agent_called
+from ..runtime.canonical import decode_canonical
 from ..runtime.commands import Admitted, ChecksDone, Refused
 from ..runtime.events import RungVerdict
 from ..runtime.ladder import admit
@@ -122,7 +125,17 @@ class Pass:
     """One pass over the rungs of one call. Whatever it needs of the run is read when it is made, because the run goes on
     while others answer. ``rungs``: None if the tool isn't here."""
 
-    __slots__ = ("_admitted", "_call", "_definition", "_gate", "_recheck", "_row", "_tenant", "rungs")
+    __slots__ = (
+        "_admitted",
+        "_call",
+        "_definition",
+        "_gate",
+        "_names",
+        "_recheck",
+        "_row",
+        "_tenant",
+        "rungs",
+    )
 
     def __init__(
         self,
@@ -144,13 +157,15 @@ class Pass:
         self._tenant = state.tenant
         spec = gate.toolbox.get(call.tool)
         self.rungs: Rungs | None = None
+        agents = () if definition.kind != "agent" else _agents_called(definition, spec, arguments)
+        self._names = (definition.name, *dict.fromkeys(agent.name for agent in agents))
         if spec is not None:
             asked = RungsAsked(
                 tool=definition.name,
                 definition_sha256=spec.definition_sha256,
                 risk=definition.risk,
-                approval=_approval(definition, spec),
-                permissions=_needed(definition, spec),
+                approval=_approval(definition, spec, agents),
+                permissions=_needed(definition, spec, agents),
                 cost_micros=definition.cost_micros,
                 # Effects, and agents, whose runs may have some.
                 acts=definition.is_effect or definition.kind == "agent",
@@ -165,7 +180,8 @@ class Pass:
 
     def scope(self) -> str:
         """Of a kill switch that holds this call up now; empty if none does."""
-        return self._gate.switched_off(self._tenant, self._definition.name)
+        scopes = (self._gate.switched_off(self._tenant, name) for name in self._names)
+        return next(filter(None, scopes), "")
 
     def done(self, came: RungsAnswered) -> ChecksDone:
         """The application's answers with what is known here."""
@@ -187,12 +203,24 @@ class Pass:
         )
 
 
-def _approval(pinned: ToolDefinition, spec: ToolSpec) -> ApprovalRule:
-    """What was pinned, or what is stricter since."""
-    present = spec.definition.approval
-    return present if _STRICTER.index(present) > _STRICTER.index(pinned.approval) else pinned.approval
+def _agents_called(
+    pinned: ToolDefinition, spec: ToolSpec | None, arguments: bytes
+) -> tuple[AgentDefinition, ...]:
+    """The agent that a call asks for: as it was pinned, and as it is now."""
+    decoded = decode_canonical(arguments)
+    definitions = (pinned,) if spec is None else (pinned, spec.definition)
+    return tuple(agent for one in definitions if (agent := agent_called(one, decoded)) is not None)
 
 
-def _needed(pinned: ToolDefinition, spec: ToolSpec) -> tuple[str, ...]:
+def _approval(pinned: ToolDefinition, spec: ToolSpec, agents: tuple[AgentDefinition, ...]) -> ApprovalRule:
+    """What was pinned, or what is stricter: since, or of the agent that is called."""
+    rules: list[ApprovalRule] = [pinned.approval, spec.definition.approval]
+    rules += [agent.approval for agent in agents]
+    return max(rules, key=_STRICTER.index)
+
+
+def _needed(pinned: ToolDefinition, spec: ToolSpec, agents: tuple[AgentDefinition, ...]) -> tuple[str, ...]:
+    """What was pinned, what is needed since, and what the agent that is called needs."""
     present = spec.definition.permissions
-    return pinned.permissions if present == pinned.permissions else (*pinned.permissions, *present)
+    needed = pinned.permissions if present == pinned.permissions else (*pinned.permissions, *present)
+    return (*needed, *(name for agent in agents for name in agent.permissions))

@@ -14,7 +14,8 @@ class AgentDefinition(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
     ``tools`` are names in the parent's own toolbox; what the parent's principal may not use is left out. ``limits`` are
     asked for, by the names of ``LimitValues`` (``deadline_ms`` from the child's start, ``depth`` below the child): a
-    child never gets more than its parent has free. A quantity that isn't named gets a share.
+    child never gets more than its parent has free. A quantity that isn't named gets a share. ``permissions`` and
+    ``approval`` hold for a call of this agent beside those of the tool that it is called by.
     """
 
     name: str
@@ -24,3 +25,5 @@ class AgentDefinition(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     limits: dict[str, int] = {}
     goal: Goal | None = None
     on_stop: Literal["suspend", "end"] = "end"
+    permissions: tuple[str, ...] = ()
+    approval: Literal["policy", "always", "never"] = "policy"

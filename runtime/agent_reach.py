@@ -1,13 +1,38 @@
-"""Which tools the agents of a run, and their agents, may be offered: by name, without anybody's code."""
+"""Which agent a call asks for, and which tools the agents of a run, and their agents, may be offered: by name, without
+anybody's code."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from typing import cast
 
 import msgspec
 
 from .agent_definition import AgentDefinition
+from .canonical import JSON
 from .tool_definition import ToolDefinition
+
+
+def is_chosen(definition: ToolDefinition) -> bool:
+    """Whether a call names its agent by the argument ``agent``: so it is with what ``spawn`` gave, even of one agent."""
+    members = cast("dict[str, JSON]", definition.parameters.get("properties", {}))
+    member = members.get("agent")
+    return isinstance(member, dict) and member.get("enum") == [agent.name for agent in definition.agents]
+
+
+def agent_called(definition: ToolDefinition, arguments: JSON) -> AgentDefinition | None:
+    """The agent that a call with these arguments asks for; None if the tool is no agent, or has none of that name."""
+    if not is_chosen(definition):
+        return definition.agents[0] if len(definition.agents) == 1 else None
+    name = arguments.get("agent") if isinstance(arguments, dict) else None
+    return next((agent for agent in definition.agents if agent.name == name), None)
+
+
+def permitted(definition: ToolDefinition, permissions: frozenset[str]) -> bool:
+    """Whether somebody with these permissions may call the tool at all: one of its agents, if it starts agents."""
+    return permissions.issuperset(definition.permissions) and (
+        not definition.agents or any(permissions.issuperset(agent.permissions) for agent in definition.agents)
+    )
 
 
 def names_of_agents(definition: ToolDefinition) -> Iterator[str]:

@@ -67,6 +67,8 @@ def agent(
         limits=_limits(limits, name),
         goal=Goal.of(goal) if isinstance(goal, str) else goal,
         on_stop=_on_stop(on_stop, name),
+        permissions=tuple(sorted(permissions)),
+        approval=approval,
     )
     schema = params if params is not None else _object({"input": dict(_INPUT)})
     return _spec(name, description, (made,), schema, permissions, approval, result_bytes_max, version)
@@ -83,13 +85,17 @@ def spawn(
 ) -> ToolSpec:
     """One tool over several agents: ``{"agent": name, "input": text}``. Raises ``DeclarationError``.
 
-    ``agents`` are what ``agent`` gave; they needn't be in the toolbox themselves.
+    ``agents`` are what ``agent`` gave; they needn't be in the toolbox themselves. What each says of ``permissions`` and
+    ``approval`` holds for its own calls, beside what is said here of all of them; so does a kill switch by its name. Its
+    own ``params`` have no place in this tool, and ``result_bytes_max`` is this tool's.
     """
     made: list[AgentDefinition] = []
     for given in agents:
         spec = tool_spec(given)
         if spec.definition.kind != "agent" or len(spec.definition.agents) != 1:
             raise DeclarationError("not_an_agent", "declare it with agent(...)", path=spec.name)
+        if spec.definition.parameters != _closed(_object({"input": dict(_INPUT)})):
+            raise DeclarationError("spawn_params", "an agent of a spawn is given one text", path=spec.name)
         made += spec.definition.agents
     names = [one.name for one in made]
     if not 0 < len(made) <= AGENTS_MAX or len(set(names)) < len(names):
@@ -119,7 +125,7 @@ def _spec(
         name=name,
         version=version,
         description=description,
-        parameters=close_root(normalise_schema(schema)),
+        parameters=_closed(schema),
         risk="read",
         permissions=tuple(sorted(permissions)),
         approval=approval,
@@ -135,6 +141,10 @@ def _spec(
 
 def _never_executed(**arguments: object) -> None:
     raise BugError("agent_executed", "an agent is a run of its own and is never executed")
+
+
+def _closed(schema: dict[str, Any]) -> dict[str, Any]:
+    return close_root(normalise_schema(schema))
 
 
 def _object(properties: dict[str, Any]) -> dict[str, Any]:

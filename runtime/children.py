@@ -14,7 +14,7 @@ import msgspec
 
 from . import events as e
 from .agent_definition import AgentDefinition
-from .agent_reach import tools_of
+from .agent_reach import agent_called, is_chosen, tools_of
 from .binding import request_sha256
 from .canonical import JSON, canonical_bytes, decode_canonical
 from .commands import ChildEnded, ChildOpened
@@ -44,15 +44,10 @@ def is_agent(state: State, call: CallState) -> bool:
 
 def agent_asked(state: State, call: CallState) -> AgentDefinition:
     """The agent that a validated call asks for."""
-    agents = state.tools[call.tool].agents
-    name: object = agents[0].name if len(agents) == 1 else None
-    if name is None:
-        arguments = decode_canonical(call.arguments or b"{}")
-        name = arguments.get("agent") if isinstance(arguments, dict) else None
-    for agent in agents:
-        if agent.name == name:
-            return agent
-    raise BugError("agent_unknown", f"{call.tool} has no agent {name!r}", path=call.call)
+    agent = agent_called(state.tools[call.tool], decode_canonical(call.arguments or b"{}"))
+    if agent is None:
+        raise BugError("agent_unknown", f"{call.tool} has no such agent", path=call.call)
+    return agent
 
 
 # --- start -------------------------------------------------------------------------------------------------------
@@ -120,7 +115,7 @@ def child_start(state: State, call: CallState) -> tuple[e.RunStarted, bytes]:
         principal=state.principal,
         operation_id=state.operation_id,
         agent=agent.name,
-        input=_input(call),
+        input=_input(state, call),
         pins_sha256=sha256(encoded).digest(),
         application=state.application,
         parent_run=state.run_id,
@@ -136,10 +131,11 @@ def child_start(state: State, call: CallState) -> tuple[e.RunStarted, bytes]:
     return started, encoded
 
 
-def _input(call: CallState) -> str:
-    """The text of the argument ``input`` where that is all there is beside the agent's name; else the arguments."""
+def _input(state: State, call: CallState) -> str:
+    """The text of the argument ``input`` where that is all there is beside the choice of an agent; else the arguments."""
     arguments = decode_canonical(call.arguments or b"{}")
-    if isinstance(arguments, dict) and set(arguments) - {"agent"} == {"input"}:
+    chosen = {"agent"} if is_chosen(state.tools[call.tool]) else set[str]()
+    if isinstance(arguments, dict) and set(arguments) - chosen == {"input"}:
         text = arguments["input"]
         if isinstance(text, str):
             return text

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from .agent_reach import names_of_agents, reachable
+from .agent_reach import names_of_agents, permitted, reachable
 from .errors import DuplicateTool, UnknownTool
 from .tool_spec import ToolDefinition, ToolSpec, tool_spec
 
@@ -61,12 +61,12 @@ class Toolbox(Mapping[str, ToolSpec]):
     def offered(
         self, permissions: frozenset[str], names: frozenset[str] | None = None
     ) -> tuple[ToolDefinition, ...]:
-        """What a principal with `permissions` may be offered: tools all of whose permissions it has, of `names`. Behind
-        them, not `offered`, what their agents may be offered and they may not, down to the last agent."""
-        permitted = {
+        """What a principal with `permissions` may be offered: tools all of whose permissions it has, of `names`, and of
+        several agents in one tool all permissions of one at least. Behind them, not `offered`, what their agents may be offered and they may not, down to the last agent."""
+        usable = {
             definition.name: definition
             for definition in self.definitions
-            if permissions.issuperset(definition.permissions)
+            if permitted(definition, permissions)
         }
-        own = [definition for name, definition in permitted.items() if names is None or name in names]
-        return (*own, *reachable(own, permitted))
+        own = [definition for name, definition in usable.items() if names is None or name in names]
+        return (*own, *reachable(own, usable))
