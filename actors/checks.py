@@ -214,9 +214,11 @@ def _agents_called(
 
 def _approval(pinned: ToolDefinition, spec: ToolSpec, agents: tuple[AgentDefinition, ...]) -> ApprovalRule:
     """What was pinned, or what is stricter: since, or of the agent that is called."""
-    rules: list[ApprovalRule] = [pinned.approval, spec.definition.approval]
-    rules += [agent.approval for agent in agents]
-    return max(rules, key=_STRICTER.index)
+    strictest = pinned.approval
+    for one in (spec.definition, *agents):
+        if _STRICTER.index(one.approval) > _STRICTER.index(strictest):
+            strictest = one.approval
+    return strictest
 
 
 def _needed(pinned: ToolDefinition, spec: ToolSpec, agents: tuple[AgentDefinition, ...]) -> tuple[str, ...]:

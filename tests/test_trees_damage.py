@@ -47,7 +47,7 @@ def store_only() -> Any:
 
 def alter(site: Site, run_id: str, place: int = -1) -> None:
     """Bytes that are no event, in one row of the log."""
-    log = site.store._runs[run_id].log
+    log = site.store._runs[run_id].log  # pyright: ignore[reportPrivateUsage]  # the store itself alters nothing
     log[place] = msgspec.structs.replace(log[place], body=log[place].body[:-3] + b"\xc1\xc1\xc1")
 
 

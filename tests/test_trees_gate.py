@@ -73,6 +73,9 @@ def test_who_may_use_none_of_the_agents_is_not_offered_them() -> None:
 def test_permissions_that_were_taken_away_count_for_an_agent_of_several(site: Site) -> None:
     granted = {"finance"}
 
+    def permissions_of(tenant: str, principal: str) -> frozenset[str]:
+        return frozenset(granted)
+
     def taken_away(_: ModelInput) -> ScriptedTurn:
         granted.clear()
         return calls(call("spawn", {"agent": "secretive", "input": "y"}))
@@ -87,9 +90,7 @@ def test_permissions_that_were_taken_away_count_for_an_agent_of_several(site: Si
             **PARTS,
         }
     )
-    host = site.open(
-        play.model, [spawn([secretive])], permissions=lambda tenant, principal: frozenset(granted)
-    )
+    host = site.open(play.model, [spawn([secretive])], permissions=permissions_of)
     result = host.run()
     assert (result.outcome, len(child_runs(site, result.run_id))) == ("completed", 1)
 
