@@ -46,10 +46,11 @@ class _Unpack:
         self._deflate = packed == "deflate"
         self._bytes_max = bytes_max
         self._packed_left = bytes_max
-        self._members = 0
+        self._members = 1
         self._padded = False
         self._head: bytes | None = b"" if self._deflate else None
-        self._inflate = self._member()
+        # 15 bits of window; 32 more read the header of gzip or zlib, 16 more gzip's alone.
+        self._inflate = zlib.decompressobj(15 + 32)
 
     @property
     def whole(self) -> bool:
@@ -88,12 +89,8 @@ class _Unpack:
         if rest:
             if self._padded or self._deflate:
                 raise zlib.error("something follows the end")
-            self._inflate = self._member()
+            self._members += 1
+            if self._members > GZIP_MEMBERS_MAX:
+                raise zlib.error("too many members")
+            self._inflate = zlib.decompressobj(15 + 16)
         return rest
-
-    def _member(self) -> zlib._Decompress:
-        self._members += 1
-        if self._members > GZIP_MEMBERS_MAX:
-            raise zlib.error("too many members")
-        # 15 bits of window; 16 more read a gzip header, and 32 more that or one of zlib.
-        return zlib.decompressobj(15 + (32 if self._members == 1 else 16))

@@ -34,6 +34,12 @@ from .secret import Secret, safe_text, without
 CONTINUATION_TAG: Final = "openai_chat"
 LABEL_CHARS_MAX: Final = 256
 
+SHORT_ID_CHARS: Final = 128
+"""A longer id of a call also travels with the opaque state: the runtime's own record of it is bounded, and cuts."""
+
+CALL_ID_CHARS_MAX: Final = 16_384
+"""Some servers put signatures into ids. Up to this they go back whole; an answer with a longer one is refused."""
+
 CALLS_MAX: Final = 4_096
 """More calls in one answer than this are no answer. The runtime's own bound, far lower, refuses calls one by one."""
 
@@ -104,6 +110,8 @@ def _turn_of(completion: WireCompletion, secrets: Sequence[Secret]) -> ModelTurn
         return _model_error("too_many_calls", f"the answer holds over {CALLS_MAX} calls")
     text, refused = _content(message)
     calls, odd = _calls(message, secrets)
+    if any(len(call.provider_call_id) > CALL_ID_CHARS_MAX for call in calls):
+        return _wrong_shape("call_id_too_long", f"the id of a call is over {CALL_ID_CHARS_MAX} characters")
     finish, code = decide(
         choice.finish_reason, calls=calls, refused=bool(refused), no_message=choice.message is None, odd=odd
     )
@@ -113,7 +121,7 @@ def _turn_of(completion: WireCompletion, secrets: Sequence[Secret]) -> ModelTurn
         finish_raw=_native(choice, secrets),
         text=text or (refused if finish == "refused" else ""),
         calls=calls,
-        continuation=None if failed else _continuation(message, bool(calls)),
+        continuation=None if failed else _continuation(message, calls),
         error_code=code,
         safe_message=_MESSAGES.get(code, ""),
     )
@@ -232,11 +240,11 @@ def arguments_of(raw: Raw) -> bytes:
 # --- what the server wants to see again -----------------------------------------------------------------------------
 
 
-def _continuation(message: WireMessage, calling: bool) -> bytes | None:
-    """Opaque state, kept as it came: signed reasoning, and plain reasoning beside calls, where one server wants it back
-    and elsewhere some refuse it."""
+def _continuation(message: WireMessage, calls: Sequence[ProposedCall]) -> bytes | None:
+    """Opaque state, kept as it came: signed reasoning, plain reasoning beside calls, where one server wants it back and
+    elsewhere some refuse it, and long ids of calls."""
     kept: dict[str, JSON] = {}
-    if calling and present(message.reasoning_content):
+    if calls and present(message.reasoning_content):
         kept["reasoning_content"] = _value(message.reasoning_content)
     for name in ("reasoning_details", "extra_content"):
         raw: Raw = getattr(message, name)
@@ -248,13 +256,14 @@ def _continuation(message: WireMessage, calling: bool) -> bytes | None:
     ):
         kept["content"] = content
     extras = [_extra(call) for call in message.tool_calls or ()]
-    if not kept and not any(extras):
-        return None
-    whole: dict[str, JSON] = {CONTINUATION_TAG: 1, "message": kept}
+    whole: dict[str, JSON] = {"message": kept} if kept else {}
     if any(extras):
         whole["calls"] = extras
+    ids = [call.provider_call_id for call in calls]
+    if any(len(label) > SHORT_ID_CHARS for label in ids):
+        whole["ids"] = cast("list[JSON]", ids)
     try:
-        return canonical_bytes(whole)
+        return canonical_bytes({CONTINUATION_TAG: 1, **whole}) if whole else None
     except CallerError:
         return None
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from hashlib import sha256
-from typing import Any, Final, Literal, cast
+from types import MappingProxyType
+from typing import Any, Final, Literal, NamedTuple, cast
 
 import msgspec
 
@@ -96,8 +97,9 @@ def _messages(options: ChatOptions, system: str, items: Sequence[Item]) -> list[
             case NoteItem():
                 messages.append({"role": "user", "content": _text(NOTE_PREFIX + item.text)})
             case AssistantItem():
-                ids = wire_ids(item)
-                messages.append(_assistant(item, ids))
+                carried = _carried(item.continuation)
+                ids = wire_ids(item, carried.ids)
+                messages.append(_assistant(item, ids, carried))
             case ResultItem():
                 call_id = ids.get(item.call_id) or _made_up_id(item.call_id)
                 content = item.content.decode("utf-8", "backslashreplace")
@@ -105,13 +107,19 @@ def _messages(options: ChatOptions, system: str, items: Sequence[Item]) -> list[
     return messages
 
 
-def wire_ids(item: AssistantItem) -> dict[str, str]:
-    """Each call's id on the wire: the provider's own, unchanged; where it gave none or one twice, one made from ours."""
+def wire_ids(item: AssistantItem, carried: Sequence[JSON] = ()) -> dict[str, str]:
+    """Each call's id on the wire: the provider's own, unchanged; where it gave none or one twice, one made from ours.
+    ``carried``: the ids in the order of the calls, where the record's own may be cut."""
     ids: dict[str, str] = {}
-    used = {call.provider_call_id for call in item.calls}
+    labels = [call.provider_call_id for call in item.calls]
+    if len(carried) == len(labels):
+        labels = [
+            whole if isinstance(whole, str) else cut for whole, cut in zip(carried, labels, strict=True)
+        ]
+    used = set(labels)
     taken: set[str] = set()
-    for call in item.calls:
-        label = _text(call.provider_call_id)
+    for call, written in zip(item.calls, labels, strict=True):
+        label = _text(written)
         if not label or label in taken:
             label = _made_up_id(call.call_id)
             while label in used or label in taken:  # each round is longer, so at most one for each call
@@ -125,9 +133,9 @@ def _made_up_id(call_id: str) -> str:
     return "call_" + _not_in_names.sub("_", call_id)
 
 
-def _assistant(item: AssistantItem, ids: Mapping[str, str]) -> dict[str, JSON]:
+def _assistant(item: AssistantItem, ids: Mapping[str, str], carried: _Carried) -> dict[str, JSON]:
     message: dict[str, JSON] = {"role": "assistant", "content": _text(item.text)}
-    kept, extras = _carried(item.continuation)
+    extras = carried.extras
     if item.calls:
         if not item.text:
             message["content"] = None
@@ -139,24 +147,32 @@ def _assistant(item: AssistantItem, ids: Mapping[str, str]) -> dict[str, JSON]:
                 one["extra_content"] = extras[index]
             calls.append(one)
         message["tool_calls"] = calls
-    message.update(kept)
+    message.update(carried.message)
     return message
 
 
-def _carried(continuation: bytes | None) -> tuple[dict[str, JSON], list[JSON]]:
-    """What an earlier answer of this family left to be sent back; another family's is left alone."""
+class _Carried(NamedTuple):
+    """What an earlier answer left to be sent back: members of its message, one more of each call, the calls' whole ids."""
+
+    message: Mapping[str, JSON] = MappingProxyType({})
+    extras: Sequence[JSON] = ()
+    ids: Sequence[JSON] = ()
+
+
+def _carried(continuation: bytes | None) -> _Carried:
+    """The opaque state of this family; another family's is left alone."""
     if not continuation:
-        return {}, []
+        return _Carried()
     try:
         whole = decode_canonical(continuation)
     except CallerError:
-        return {}, []
+        return _Carried()
     if not isinstance(whole, dict) or whole.get(CONTINUATION_TAG) != 1:
-        return {}, []
-    kept, extras = whole.get("message"), whole.get("calls")
+        return _Carried()
+    kept, extras, ids = whole.get("message"), whole.get("calls"), whole.get("ids")
     allowed = ("reasoning_content", "reasoning_details", "extra_content", "content")
     message = {name: kept[name] for name in allowed if name in kept} if isinstance(kept, dict) else {}
-    return message, extras if isinstance(extras, list) else []
+    return _Carried(message, extras if isinstance(extras, list) else (), ids if isinstance(ids, list) else ())
 
 
 def _arguments(raw: bytes) -> str:

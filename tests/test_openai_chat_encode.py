@@ -10,9 +10,12 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.decider.shop import limits, pins
+from tests.decider.spec import Run
 
-from boundloop.adapters.openai_chat_decode import decode_answer
+from boundloop.adapters.openai_chat_decode import CALL_ID_CHARS_MAX, decode_answer
 from boundloop.adapters.openai_chat_encode import ChatOptions, encode_request, fits_strict, wire_ids
+from boundloop.runtime.events import CallProposed
 from boundloop.runtime.model import (
     AssistantCall,
     AssistantItem,
@@ -23,6 +26,7 @@ from boundloop.runtime.model import (
     UserItem,
 )
 from boundloop.runtime.tool_definition import ToolDefinition
+from boundloop.runtime.turns import LABEL_CHARS_MAX
 
 CLOSED: dict[str, Any] = {
     "type": "object",
@@ -138,6 +142,49 @@ def test_every_call_has_an_id_of_its_own_and_its_result_the_same(labels: list[st
     assert list(wire_ids(item).values()) == ids
 
 
+def long_ids() -> tuple[str, ...]:
+    """Some servers hide signatures in their ids; two of these differ only at the end."""
+    return ("s" * 5_000 + "a", "short", "s" * 5_000 + "b", "é" * CALL_ID_CHARS_MAX, "")
+
+
+def test_long_call_ids_go_back_whole_through_a_run() -> None:
+    labels = long_ids()
+    wired = [
+        {"id": label, "function": {"name": "get_order", "arguments": '{"order_id":"A"}'}} for label in labels
+    ]
+    answer = {"choices": [{"message": {"tool_calls": wired}, "finish_reason": "tool_calls"}]}
+    turn = decode_answer(200, {}, json.dumps(answer).encode(), now_ms=0)
+    run = Run(pins(bounds=limits(calls_per_turn=3, repeats=9, equal_results=9)))
+    run.reply(*turn.calls, continuation=turn.continuation)
+    for index in range(3):
+        run.check(f"c1.{index}")
+    for index in range(3):
+        run.report(f"c1.{index}")
+    recorded = [event.provider_call_id for event, _ in run.log if isinstance(event, CallProposed)]
+    assert max(map(len, recorded)) <= LABEL_CHARS_MAX
+    messages = written(run.state.items, system="")["messages"]
+    (said,) = [message for message in messages if message["role"] == "assistant"]
+    ids = [call["id"] for call in said["tool_calls"]]
+    assert ids[:4] == list(labels[:4])
+    assert ids[4].startswith("call_")
+    assert sorted(message["tool_call_id"] for message in messages if message["role"] == "tool") == sorted(ids)
+
+
+def test_one_long_id_twice_is_two_ids_and_one_that_is_too_long_is_no_answer() -> None:
+    for labels, kept in ((["x" * 400] * 2, 1), (["x" * (CALL_ID_CHARS_MAX + 1)], 0)):
+        wired = [{"id": label, "function": {"name": "look", "arguments": "{}"}} for label in labels]
+        answer = {"choices": [{"message": {"tool_calls": wired}, "finish_reason": "tool_calls"}]}
+        turn = decode_answer(200, {}, json.dumps(answer).encode(), now_ms=0)
+        if not kept:
+            assert (turn.finish, turn.error_code, turn.calls) == ("provider_error", "call_id_too_long", ())
+            continue
+        calls = tuple(AssistantCall(f"c1.{n}", label[:256], "look", b"{}") for n, label in enumerate(labels))
+        item = AssistantItem("", calls, turn.continuation)
+        ids = [call["id"] for call in written([item], system="")["messages"][0]["tool_calls"]]
+        assert ids[0] == labels[0]
+        assert len(set(ids)) == 2
+
+
 @pytest.mark.parametrize(
     ("name", "wire"),
     [("look", "look"), ("", "unnamed"), ("a b/é", "a_b__"), ("x" * 80, "x" * 64), ("\ud800", "_")],
@@ -216,6 +263,7 @@ def test_what_the_server_wants_back_goes_back_as_it_came() -> None:
 @pytest.mark.parametrize(
     "foreign",
     [b"", b"\xff", b"[]", b"7", b'{"openai_chat":2,"message":{"content":"x"}}', b'{"message":{"content":"x"}}',
+     b'{"openai_chat":1,"ids":7}', b'{"openai_chat":1,"ids":[7,{},"x"]}',
      b'{"openai_chat":1,"message":{"role":"system","tool_calls":[]}}', b'{"openai_chat":1,"message":7,"calls":7}'],
 )  # fmt: skip
 def test_state_of_another_family_is_left_alone(foreign: bytes) -> None:
