@@ -6,9 +6,11 @@ each attempt is the runtime's, counted and on record.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import time
 from collections.abc import Mapping
+from functools import partial
 from ipaddress import ip_address
 from typing import Any, Final, Literal, cast
 from urllib.parse import unquote_plus, urlsplit
@@ -34,6 +36,9 @@ OPENAI_HOST: Final = "api.openai.com"
 MESSAGE_CHARS_MAX: Final = 512
 HEADERS_MAX: Final = 16
 REQUEST_BYTES_MAX: Final = 64 * 1024 * 1024
+
+LOOP_BYTES_MAX: Final = 256 * 1024
+"""A larger answer is read on a thread: 8 MiB of the slowest kind take most of a second, and a loop has many runs."""
 
 AUTO: Final = "auto"
 """OpenAI's own way at its address, the older and wider one elsewhere."""
@@ -141,9 +146,9 @@ class OpenAIChat:
         if isinstance(reply, HttpFailed):
             return _broken(reply)
         secrets = [*self._headers.values(), *self._query, *([] if key is None else [key])]
-        turn = decode_answer(
-            reply.status, reply.headers, reply.body, now_ms=time.time_ns() // 1_000_000, secrets=secrets
-        )
+        now_ms = time.time_ns() // 1_000_000
+        read = partial(decode_answer, reply.status, reply.headers, reply.body, now_ms=now_ms, secrets=secrets)
+        turn = read() if len(reply.body) <= LOOP_BYTES_MAX else await asyncio.to_thread(read)
         message = self._message(turn, key, request)
         return msgspec.structs.replace(turn, total_ms=reply.total_ms, safe_message=message)
 

@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 import pickle
+import threading
 from typing import Any, Final
 
 import httpx
@@ -20,6 +21,8 @@ from boundloop.actors.model_spec import adapter_from
 from boundloop.adapters import OpenAIChat
 from boundloop.adapters.loopback_script import Fault, ServedScript, ServerScript
 from boundloop.adapters.loopback_server import LoopbackServer
+from boundloop.adapters.openai_chat import LOOP_BYTES_MAX
+from boundloop.adapters.openai_chat_decode import decode_answer
 from boundloop.adapters.port import ModelAdapter
 from boundloop.adapters.script import (
     ScriptedTurn,
@@ -106,6 +109,22 @@ def test_the_wrong_content_type_is_no_matter_and_the_wrong_body_is() -> None:
     assert answered(good)[0].finish == "final"
     page = http(b"<html>hello</html>", "content-type: application/json")
     assert answered(page)[0].error_code == "not_json"
+
+
+@pytest.mark.parametrize(("padding", "elsewhere"), [(0, False), (LOOP_BYTES_MAX + 1, True)])
+def test_a_large_answer_is_read_beside_the_event_loop(
+    padding: int, elsewhere: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[int] = []
+
+    def reading(*given: Any, **named: Any) -> ModelTurn:
+        threads.append(threading.get_ident())
+        return decode_answer(*given, **named)
+
+    monkeypatch.setattr("boundloop.adapters.openai_chat.decode_answer", reading)
+    assert answered(as_json({**ANSWER, "padding": "x" * padding}))[0].text == "hello"
+    (thread,) = threads
+    assert (thread != threading.get_ident()) is elsewhere
 
 
 # --- who must act, and what stays secret ------------------------------------------------------------------------------
