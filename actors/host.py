@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, Final, Protocol
 from uuid import uuid4
+from weakref import WeakValueDictionary
 
 import msgspec
 
@@ -130,7 +131,8 @@ class Host:
         self.failures: dict[str, BaseException] = {}
         self._drivers: dict[str, RunDriver] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._locks: dict[str, asyncio.Lock] = {}
+        # One is there as long as somebody holds it or waits for it.
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._not_ours: set[str] = set()
         self._doubtful: set[str] = set()
         self._beside: set[asyncio.Task[None]] = set()
@@ -382,8 +384,6 @@ class Host:
     def _lock(self, run_id: str) -> asyncio.Lock:
         lock = self._locks.get(run_id)
         if lock is None:
-            if len(self._locks) > RUNS_MAX:
-                self._locks = {key: held for key, held in self._locks.items() if held.locked()}
             lock = self._locks[run_id] = asyncio.Lock()
         return lock
 
