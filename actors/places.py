@@ -17,8 +17,9 @@ from ..runtime.errors import BoundloopError
 Kind = Literal["sync", "quick", "async"]
 """One call a process that can be killed; batches of short reads; many calls on one loop."""
 
-LossCause = Literal["died", "overdue", "host", "not_given_back"]
-"""``died``: its executor is gone. ``overdue``: its call didn't end when it had to. ``host``: its holder is gone."""
+LossCause = Literal["died", "overdue", "late", "host", "not_given_back"]
+"""``died``: its executor is gone. ``overdue``: its call didn't end when it had to. ``late``: the call has ended, but only with
+its time, so what it asked of its far side may still be at work there. ``host``: its holder is gone."""
 
 RefusalCode = Literal[
     "expired", "overloaded", "no_pool", "executors_failing", "closed", "no_broker", "no_executor"

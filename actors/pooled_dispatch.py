@@ -254,8 +254,11 @@ class _Attempt:
             if not reported:
                 self._report(execution.lost)
             return
-        self._leases.done(sent.lease)
         (came,) = reply.reports
+        if self._group and (self._left_s() <= 0 or came.executed.code == "timeout"):
+            self._leases.lost(sent.lease, "late")
+        else:
+            self._leases.done(sent.lease)
         if not reported or came.executed.outcome == "succeeded":
             self._dispatch.deliver(Report(came.executed, came.artifact))
 

@@ -5,8 +5,9 @@ does what ``assign`` says. Rules:
 
 * an executor of a ``sync`` pool holds one call; of other kinds, as many as its pool's ``places``;
 * a call of a limited group holds a place of the group too, and they are given together or not at all;
-* a lost call's place of a limited group returns only when the call's validity and ``LOST_EXTRA_MS`` are over, because it
-  may be at its far side until then. Its executor returns as soon as a new one is up;
+* the place in a limited group of a call that was lost, or was over only with its time, returns only when the call's validity
+  and ``LOST_EXTRA_MS`` are over, because it may be at its far side until then. The executor of a lost one returns as soon as
+  a new one is up, that of the other at once;
 * waiters are served in order of arrival. One whose group is full lets others of its pool pass, and is passed by none of
   its group; one that has room in its group but no executor keeps both in line.
 """
@@ -241,13 +242,17 @@ class Slots:
         lease = self._leases.get(grant_id)
         if lease is None:
             return
-        self._lost += 0 if lease.lost else 1
+        self._lost += 0 if lease.lost or why == "late" else 1
         lease.lost = True
         self._drop_group(lease)
         executor = self._executors.get(lease.executor)
         kind = lease.want.kind
         if executor is None:
             del self._leases[grant_id]
+        elif why == "late":
+            del self._leases[grant_id]
+            executor.leases.discard(grant_id)
+            executor.idle_since_ms = now_ms
         elif why == "died" or kind == "sync" or (kind == "quick" and why == "overdue"):
             # Nothing but its end frees it.
             self._to_end.append(executor.name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import count, pairwise
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
@@ -173,6 +174,25 @@ def test_a_lost_group_place_returns_after_the_validity_and_the_executor_at_once(
     assert second in desk.granted
 
 
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_a_call_that_is_over_with_its_time_leaves_its_executor_at_once_and_its_group_later(kind: Kind) -> None:
+    desk = Desk(sync=1, groups={"bank": 1})
+    first = desk.want(kind=kind, group="bank", valid_ms=5_000)
+    desk.turn()
+    second = desk.want(kind=kind, group="bank", valid_ms=60_000)
+    other = desk.want(kind=kind, valid_ms=60_000)
+    desk.pass_ms(5_000)
+    desk.lost(first, "late")
+    assert not desk.ended
+    assert desk.granted[other].actor == desk.granted[first].actor
+    desk.back(other)
+    desk.pass_ms(LOST_EXTRA_MS - 1)
+    assert second not in desk.granted
+    desk.pass_ms(1)
+    assert second in desk.granted
+    assert desk.slots.statistics().lost == 0
+
+
 def test_a_place_that_is_never_given_back_is_taken_for_lost() -> None:
     desk = Desk(sync=1)
     first = desk.want(valid_ms=1_000)
@@ -329,7 +349,7 @@ class Walk(RuleBasedStateMachine):
             self.done.add(call)
             self.desk.back(call)
 
-    @rule(data=st.data(), why=st.sampled_from(["died", "overdue"]))
+    @rule(data=st.data(), why=st.sampled_from(["died", "overdue", "late"]))
     def lose(self, data: st.DataObject, why: LossCause) -> None:
         if calls := self._open():
             call = data.draw(st.sampled_from(calls))
