@@ -1,7 +1,8 @@
 """Measure boundloop: one JSON line a result. Questions, definitions and figures are in README.md beside this file.
 
 w1 tool steps a second · w2 a new process takes a run over · w3 short runs a second · w4 rebuild from the store ·
-w5 parked runs · core the pure core alone · store appends against their floors · layers where a step's time goes
+w5 parked runs · tree runs a second in trees of agents · core the pure core alone · store appends against their
+floors · layers where a step's time goes
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ def _options() -> argparse.ArgumentParser:
     add("--placement", choices=PLACEMENTS, help="on Ray: many runs in the owner, or an actor a run (w1, w3)")
     add("--tool", choices=TOOLS, default="read", help="quick read, or keyed write (w1, w3)")
     add("--store", choices=STORES, default="sqlite", help="null keeps nothing (w1)")
-    add("--runs", type=_positive, help="runs at once (w1, store), runs in all (w3, w5)")
+    add("--runs", type=_positive, help="runs at once (w1, store), runs in all (w3, w5), trees (tree)")
     add("--steps", type=_positive, help="tool steps a run (w1, w2, w4, core, layers)")
     add("--repeat", type=_positive, default=3, help="fresh measurements; the median is shown")
     add("--growth", action="store_true", help="w1: the cost of a step in a long run against short ones")
@@ -123,6 +124,19 @@ def _w5(given: Given, folder: str) -> Results:
     )
 
 
+def _tree(given: Given, folder: str) -> Results:
+    from bench.trees import trees_per_second
+
+    trees = given.runs or 20
+    yield trees_per_second(
+        folder,
+        trees=trees,
+        at_once=min(8, trees),
+        repeat=given.repeat,
+        placement="dense" if given.placement == "actor" else given.placement,
+    )
+
+
 def _core(given: Given, folder: str) -> Results:
     from bench.core import core_figures
 
@@ -149,6 +163,7 @@ WORKLOADS: dict[str, Callable[[Given, str], Results]] = {
     "start": _start,
     "w4": _w4,
     "w5": _w5,
+    "tree": _tree,
     "core": _core,
     "store": _store,
     "layers": _layers,

@@ -47,6 +47,10 @@ PROMISED: dict[str, tuple[list[str], set[str]]] = {
             "ended_ms_p50",
         },
     ),
+    "tree": (
+        ["--runs", "1", "--placement", "process"],
+        {"trees_per_s", "runs_per_s", "turns_per_s", "bytes_per_run"},
+    ),
     "core": (["--steps", "3"], {"us_per_step", "fold_events_per_s", "events_per_step"}),
     "store": (["--runs", "2"], {"appends_per_s", "appends_per_bare_commit", "append_cpu_in_sha256_1k"}),
     "layers": (
