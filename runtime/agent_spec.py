@@ -9,13 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, Literal, cast
 
-import msgspec
-
 from .agent_definition import AgentDefinition
 from .call_signature import CallSignature
 from .errors import BugError, DeclarationError
 from .goal import Goal
-from .limits import Limits, LimitValues, checked, micros
+from .limits import CEILING, Limits, LimitValues, checked, micros
 from .schema import normalise_schema
 from .schema_lint import close_root
 from .tool_definition import ApprovalRule, ToolDefinition, is_tool_name
@@ -54,7 +52,8 @@ def agent(
     ``tools``: the names that the child is offered, of the toolbox that this agent is put into; other agents and itself
     may be among them, down to the limit ``depth``. ``limits``: what the child asks for, such as
     ``{"turns": 5, "cost": "0.05", "deadline_s": 60}``; it gets at most what its parent has free, and a share of whatever
-    isn't named. ``goal``: the evidence that the child needs for success. ``on_stop``: "end" ends a child that stops, so
+    isn't named. ``depth`` there is how deep the child may start others, 0 for not at all; with a smaller
+    ``context_tokens`` alone a request asks for half of it as output at most. ``goal``: the evidence that the child needs for success. ``on_stop``: "end" ends a child that stops, so
     that its parent goes on; "suspend" lets a stop that a person can lift wait for that person. ``params`` replaces the
     schema of the arguments, ``{"input": text}``; the child is then given them as JSON. ``result_bytes_max`` bounds the
     child's answer as the parent's model sees it.
@@ -183,29 +182,37 @@ def _on_stop(on_stop: object, name: str) -> Literal["suspend", "end"]:
 
 
 def _limits(given: object, name: str) -> dict[str, int]:
-    """What is asked for, as ``LimitValues`` names it."""
+    """What is asked for, as ``LimitValues`` names it: what was written, and no default."""
     if given is None:
         return {}
+    asked: dict[str, Any] = {}
     if isinstance(given, Limits):
-        values = msgspec.structs.asdict(given.values)
-        return {key: value for key, value in values.items() if key not in _NOT_ASKED and value is not None}
-    if not isinstance(given, Mapping):
+        asked = {key: getattr(given.values, key) for key in sorted(given.given)}
+    elif isinstance(given, Mapping):
+        for key, value in cast("Mapping[object, Any]", given).items():
+            if key == "cost":
+                asked["cost_micros"] = micros(value)
+            elif key == "deadline_s" and type(value) is int:
+                asked["deadline_ms"] = value * 1_000
+            else:
+                asked[str(key)] = value
+    else:
         raise DeclarationError(
             "option_type", "must be a Limits or a mapping of limits", path=f"{name}.limits"
         )
-    asked: dict[str, Any] = {}
-    for key, value in cast("Mapping[object, Any]", given).items():
-        if key == "cost":
-            asked["cost_micros"] = micros(value)
-        elif key == "deadline_s" and type(value) is int:
-            asked["deadline_ms"] = value * 1_000
-        elif isinstance(key, str) and key in LimitValues.__struct_fields__ and key not in _NOT_ASKED:
-            asked[key] = value
-        else:
-            raise DeclarationError(
-                "unknown_limit", "no such limit of an agent", path=f"{name}.{str(key)[:80]}"
-            )
+    for key in asked:
+        if key not in LimitValues.__struct_fields__ or key in _NOT_ASKED:
+            raise DeclarationError("unknown_limit", "no such limit of an agent", path=f"{name}.{key[:80]}")
     if any(type(value) is not int for value in asked.values()):
         raise DeclarationError("limit_type", "must be integers", path=f"{name}.limits")
-    checked(LimitValues(**asked))
+    _check_asked(asked, name)
     return asked
+
+
+def _check_asked(asked: dict[str, int], name: str) -> None:
+    """Ranges as of any run's limits, but for ``depth``, which counts from the child: 0 is an agent that starts none."""
+    if not 0 <= asked.get("depth", 0) <= CEILING:
+        raise DeclarationError("limit_range", f"must be between 0 and {CEILING}", path=f"{name}.depth")
+    values: dict[str, Any] = {"context_tokens": CEILING, "output_tokens_per_request": 1}
+    values |= {key: value for key, value in asked.items() if key != "depth"}
+    checked(LimitValues(**values))

@@ -6,29 +6,49 @@ by the child's log when the child has ended. So no run of a tree passes what any
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final
 
 from .agent_definition import AgentDefinition
 from .agent_reach import tools_of
 from .budget import child_grant, child_shares
-from .limits import LimitValues
+from .limits import CEILING, LimitValues
 from .state import EACH, METERED, State
+from .transitions import CallPhase
 
 _WITHOUT_TOOLS: Final = frozenset({"tool_calls", "call_attempts", "children"})
+_NOT_STARTED: Final[tuple[CallPhase, ...]] = ("proposed", "checking", "waiting_approval", "waiting_key")
+
+
+def needed_to_start(state: State, phases: Collection[CallPhase]) -> dict[str, int]:
+    """What the open calls in these phases need for their first start and haven't set aside."""
+    needed = {"tool_calls": 0, "call_attempts": 0, "cost_micros": 0, "children": 0}
+    for call in state.calls.values():
+        definition = state.tools.get(call.tool)
+        if definition is None or call.phase not in phases or call.attempt:
+            continue
+        needed["tool_calls"] += call.phase == "proposed"
+        needed["call_attempts"] += 1
+        needed["cost_micros"] += definition.cost_micros
+        needed["children"] += definition.kind == "agent"
+    return needed
+
+
+def to_give(state: State, name: str) -> int:
+    """How much of this may be given to child runs: what is free, less what calls of the run itself need to start."""
+    free: int = getattr(state.meters, name).free
+    return max(0, free - needed_to_start(state, _NOT_STARTED).get(name, 0))
 
 
 def grants(state: State, agents: Sequence[AgentDefinition]) -> list[dict[str, int]]:
-    """The leases of children that start in one tick, in order. What an agent asks for comes first, never above what is
-    free; those that ask for nothing share half of the remainder equally. A child that can't use a quantity has none."""
+    """The leases of children that start in one tick, in order; their calls haven't started yet. What an agent asks for
+    comes first, never above what is to be given; those that ask for nothing share half of the remainder equally. A child that can't use a quantity has none."""
     leases: list[dict[str, int]] = [{} for _ in agents]
     for name in METERED:
         if name == "cost_micros" and state.limits.cost_micros is None:
             _grant_cost(agents, leases)
             continue
-        free = getattr(state.meters, name).free
-        if name in ("children", "call_attempts"):
-            free = max(0, free - len(agents))  # each start is one of these itself
+        free = to_give(state, name)
         sharing: list[int] = []
         for number, agent in enumerate(agents):
             if not _uses(state, agent, name):
@@ -76,7 +96,12 @@ def _uses(state: State, agent: AgentDefinition, name: str) -> bool:
     if name != "children":
         return bool(agent.tools)
     kinds = {definition.name: definition.kind for definition in state.pins.tools}
-    return state.depth + 1 < state.limits.depth and any(kinds.get(tool) == "agent" for tool in agent.tools)
+    return state.depth + 1 < _depth(state, agent) and any(kinds.get(tool) == "agent" for tool in agent.tools)
+
+
+def _depth(state: State, agent: AgentDefinition) -> int:
+    """The child's limit: counted from the root, as its parent's is; what the agent asks for counts from the child."""
+    return min(state.limits.depth, state.depth + 1 + agent.limits.get("depth", CEILING))
 
 
 def limits_of_child(
@@ -93,7 +118,11 @@ def limits_of_child(
     wanted |= {EACH + tool: 0 for tool in pinned.tool_calls_each}
     wanted |= lease
     wanted["deadline_ms"] = deadline_ms
-    wanted["depth"] = min(state.limits.depth, state.depth + 1 + agent.limits.get("depth", state.limits.depth))
+    wanted["depth"] = _depth(state, agent)
+    if "context_tokens" in agent.limits and "output_tokens_per_request" not in agent.limits:
+        # As much output as its parent's in so much less context would leave no room for what is asked.
+        half = max(1, wanted["context_tokens"] // 2)
+        wanted["output_tokens_per_request"] = min(wanted["output_tokens_per_request"], half)
     return {
         name: value
         for name, value in wanted.items()

@@ -159,11 +159,12 @@ class Limits:
 
     ``cost`` is required: a decimal string of the price table's currency, integer micro-units, or ``WAIVED``.
     ``deadline_s`` counts wall time from the start and runs through every wait; all other names are those of
-    ``LimitValues`` and have its finite defaults. Raises ``MissingLimits`` without a cost, ``DeclarationError`` for a
+    ``LimitValues`` and have its finite defaults. ``given`` names those of ``values`` that the caller wrote: an agent asks for
+    them alone. Raises ``MissingLimits`` without a cost, ``DeclarationError`` for a
     value that isn't an integer in range.
     """
 
-    __slots__ = ("values",)
+    __slots__ = ("given", "values")
 
     def __init__(
         self,
@@ -184,6 +185,7 @@ class Limits:
         if deadline_s is not None:
             _check_int("deadline_s", deadline_s, least=1)
             fields["deadline_ms"] = deadline_s * 1_000
+        self.given = frozenset(name for name, value in fields.items() if value is not None)
         self.values = checked(LimitValues(**fields))  # type: ignore[arg-type]  # names and types are checked in checked()
 
     def __repr__(self) -> str:

@@ -15,6 +15,7 @@ from .agent_definition import AgentDefinition
 from .budget import child_shares, top_up
 from .commands import NothingLeft, RaiseLease, TopUpChild
 from .decision import NOTHING, Decision, refuse
+from .leases import needed_to_start, to_give
 from .limits import CEILING
 from .state import METERED, CallState, State, run_name
 
@@ -43,23 +44,10 @@ def calls_short(state: State) -> Short:
     parent, and for what was denied."""
     if not state.parent_run or state.phase != "open_calls":
         return {}
-    proposed = starting = cost = children = 0
-    for call in state.calls.values():
-        definition = state.tools.get(call.tool)
-        waits = call.phase == "checking" and call.attempt == 0
-        if definition is None or not (waits or call.phase == "proposed"):
-            continue
-        proposed += call.phase == "proposed"
-        starting += 1
-        cost += definition.cost_micros
-        children += definition.kind == "agent"
-    meters = state.meters
-    needs = (
-        ("tool_calls", proposed - meters.tool_calls.free),
-        ("call_attempts", starting - meters.call_attempts.free),
-        ("cost_micros", cost - meters.cost_micros.free),
-        ("children", children - meters.children.free if state.depth < state.limits.depth else 0),
-    )
+    needed = needed_to_start(state, ("proposed", "checking"))
+    if state.depth >= state.limits.depth:
+        needed["children"] = 0
+    needs = ((name, amount - getattr(state.meters, name).free) for name, amount in needed.items())
     return {name: missing for name, missing in needs if missing > 0 and name not in state.lease_denied}
 
 
@@ -105,7 +93,7 @@ def top_up_child(state: State, command: TopUpChild, now_ms: int) -> Decision:
         room = _room(state, call, name)
         if room < least:
             return refuse("own_limit", f"its agent declares no more {name}")
-        free = _free(state, name)
+        free = to_give(state, name)
         if free < least:
             return refuse("nothing_left", f"{name} has {free} free")
         granted[name] = min(room, top_up(free, max(asked, child_shares(free, siblings)[0])))
@@ -129,25 +117,11 @@ def _room(state: State, call: CallState, name: str) -> int:
     return declared - (0 if call.child is None else call.child.granted[name])
 
 
-def _free(state: State, name: str) -> int:
-    """What of this is to be given away. What open calls of this run still need for their own start isn't."""
-    free: int = getattr(state.meters, name).free
-    if name not in ("call_attempts", "cost_micros", "children"):
-        return free
-    for call in state.calls.values():
-        definition = state.tools.get(call.tool)
-        if definition is None or call.phase != "checking" or call.attempt:
-            continue
-        needed = {"call_attempts": 1, "cost_micros": definition.cost_micros}
-        free -= needed.get(name, 1 if definition.kind == "agent" else 0)
-    return max(0, free)
-
-
 def short_of(state: State, asked: Short) -> Short:
     """What a run itself has to ask for, to give this on."""
     missing: Short = {}
     for name, amount in asked.items():
-        free = _free(state, name) if name in METERED else 0
+        free = to_give(state, name) if name in METERED else 0
         if free < (1 if name in COUNTS else amount):
             missing[name] = amount - free
     return missing
