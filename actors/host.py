@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 from uuid import uuid4
 from weakref import WeakValueDictionary
 
@@ -51,6 +51,8 @@ from .executors import Executors, ToolExecutors
 from .fit import Fit, other_application
 from .watching import Watchers
 
+T = TypeVar("T")
+
 RENEW_S: Final = 2.0
 SELF_STOP_S: Final = 8.0
 RENEW_TRY_LEAST_S: Final = 1.0
@@ -63,6 +65,10 @@ TAKEN_UP_AT_ONCE: Final = 32
 
 RUNS_MAX: Final = 50_000
 """Drivers in one host; beyond it ready runs wait in the store, and a new run is refused."""
+
+LEFT_ALONE_MAX: Final = 50_000
+"""Runs of which it is remembered that they are left alone, and errors that are kept for whoever asks; the oldest are
+forgotten first. A forgotten one is looked at again, and left alone again."""
 
 OVERLOADED_RETRY_MS: Final = 1_000
 
@@ -133,7 +139,7 @@ class Host:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         # One is there as long as somebody holds it or waits for it.
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        self._not_ours: set[str] = set()
+        self._not_ours: dict[str, None] = {}
         self._doubtful: set[str] = set()
         self._beside: set[asyncio.Task[None]] = set()
         self._loop = asyncio.get_running_loop()
@@ -264,7 +270,7 @@ class Host:
 
     def _host(self, run_id: str, driver: RunDriver) -> None:
         self.failures.pop(run_id, None)
-        self._not_ours.discard(run_id)
+        self._not_ours.pop(run_id, None)
         self._drivers[run_id] = driver
         self._tasks[run_id] = self._loop.create_task(self._drive(run_id, driver))
 
@@ -283,7 +289,7 @@ class Host:
                 self._tasks.pop(run_id, None)
         try:
             if error is not None:
-                self.failures[run_id] = error
+                self._remember(run_id, error)
                 await self._leave(run_id, driver, error)
         finally:
             # Whatever the store says to that, nobody is left without an answer.
@@ -301,7 +307,7 @@ class Host:
             elif answer is None or answer.done():
                 continue
             elif over is not None:
-                answer.set_exception(over)
+                _fail(answer, over)
             else:
                 self.beside(self._submit_again(run_id, command, answer))  # type: ignore[arg-type]  # only outside commands carry an answer
 
@@ -347,7 +353,15 @@ class Host:
                 await self.store.release(run_id, self.host_id, driver.epoch, ready=True)
         except StoreError:
             self._doubt(run_id)
-        self._not_ours.add(run_id)  # after the release, which this host hears of as it hears of any touch
+        self._ignore(run_id)  # after the release, which this host hears of as it hears of any touch
+
+    def _ignore(self, run_id: str) -> None:
+        """Until somebody touches the run. A host that doesn't look for runs has nothing to remember."""
+        if self._looks:
+            _keep(self._not_ours, run_id, None)
+
+    def _remember(self, run_id: str, error: BaseException) -> None:
+        _keep(self.failures, run_id, error)
 
     def _doubt(self, run_id: str) -> None:
         """The store may have given this host the run, or kept it for it, without an answer: to be looked at again."""
@@ -374,7 +388,7 @@ class Host:
         except BaseException as error:
             cancelled = isinstance(error, asyncio.CancelledError)
             if not answer.done():
-                answer.set_exception(_closed() if cancelled else error)
+                _fail(answer, _closed() if cancelled else error)
             if cancelled:
                 raise
             return
@@ -444,7 +458,7 @@ class Host:
         """The store's ``ReadyListener``: hosted runs look again, the others are taken up."""
         for run_id in run_ids:
             self.nudge(run_id)
-            self._not_ours.discard(run_id)
+            self._not_ours.pop(run_id, None)
             if not self._is_elsewhere(run_id):
                 self._ready.set()
 
@@ -527,7 +541,7 @@ class Host:
                 return False
             row = await self.store.run(run_id)
             if row is None or row.damaged:
-                self._not_ours.add(run_id)
+                self._ignore(run_id)
                 return False
             try:
                 started = await self._started(row)
@@ -536,6 +550,7 @@ class Host:
                     self._refuse(run_id, other_application(run_id, why_not))
                     return False
                 if self.elsewhere is not None and self.elsewhere.takes(row, started):
+                    self.failures.pop(run_id, None)  # of an earlier try; this one is under way
                     return False
                 driver = await self._acquired(run_id)
             except (HistoryRefused, LogDamaged) as error:
@@ -547,7 +562,7 @@ class Host:
                 raise
             except Exception as error:
                 # A bug over this one run is no reason to stop the others.
-                self.failures[run_id] = error
+                self._remember(run_id, error)
                 self._refuse(run_id, error)
                 return False
             if driver is not None:
@@ -565,12 +580,12 @@ class Host:
 
     def leave_alone(self, run_id: str, error: BaseException) -> None:
         """A host elsewhere gave this run up: it is left alone until somebody touches it."""
-        self.failures[run_id] = error
+        self._remember(run_id, error)
         self._refuse(run_id, error)
 
     def _refuse(self, run_id: str, error: BaseException) -> None:
         """This host leaves the run alone until somebody touches it; whoever waits for it here is told why."""
-        self._not_ours.add(run_id)
+        self._ignore(run_id)
         for watch in self.refused_watchers:
             watch(run_id, error)
 
@@ -659,6 +674,19 @@ class Host:
         over = self._over()
         if over is not None:
             raise over
+
+
+def _keep(kept: dict[str, T], run_id: str, what: T) -> None:
+    kept.pop(run_id, None)
+    kept[run_id] = what
+    while len(kept) > LEFT_ALONE_MAX:
+        del kept[next(iter(kept))]
+
+
+def _fail(answer: asyncio.Future[CommandAnswer], error: BaseException) -> None:
+    """Whoever asked may have gone away meanwhile: that is no complaint of the loop's."""
+    answer.set_exception(error)
+    answer.exception()
 
 
 def _refusal(error: BoundloopError) -> CommandAnswer:

@@ -29,6 +29,10 @@ RefusalCode = Literal[
 VALID_MS_MAX: Final = 90_000_000
 """The longest time-out of a tool, and an hour."""
 
+LEASES_MAX: Final = 1_000
+"""Wants of one line (pool, kind and limited group) that a host has with the owner at once. Those behind them could only
+wait there too; they wait here, and hold up no other line."""
+
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=200)]
 
 
@@ -101,15 +105,18 @@ KINDS: Final = (LEASE, GIVE_BACK, LOST)
 
 class RemotePlaces:
     """The broker in another process. An owner that doesn't answer grants nothing; what it had granted it gets back by
-    its leases' validity."""
+    its leases' validity. ``tell`` sends what is no wait, and so is never kept back by those; ``ask`` unless given."""
 
-    def __init__(self, ask: Ask) -> None:
+    def __init__(self, ask: Ask, tell: Ask | None = None) -> None:
         self._ask = ask
+        self._send = tell or ask
+        self._lines: dict[tuple[str, Kind, str], asyncio.Semaphore] = {}
         self._beside: set[asyncio.Task[None]] = set()
 
     async def lease(self, want: Want) -> Grant | Refused:
+        line = self._lines.setdefault((want.pool, want.kind, want.group), asyncio.Semaphore(LEASES_MAX))
         try:
-            async with asyncio.timeout(want.valid_ms / 1_000):
+            async with asyncio.timeout(want.valid_ms / 1_000), line:
                 return _grant_or_refused(await self._ask(LEASE, _encode(want)))
         except asyncio.CancelledError:
             # It may have been granted meanwhile.
@@ -130,7 +137,7 @@ class RemotePlaces:
 
     async def _tell(self, kind: str, payload: bytes) -> None:
         try:
-            await self._ask(kind, payload)
+            await self._send(kind, payload)
         except (BoundloopError, OSError):
             return  # the lease ends by its validity
 

@@ -10,13 +10,14 @@ import asyncio
 import os
 from collections.abc import Callable, Mapping
 from hashlib import sha256
+from secrets import token_hex
 from typing import Any, Final
 
 import msgspec
 
 from ..eventstore.carried import CarriedStore
 from ..eventstore.location import parse_url
-from ..eventstore.owned import real_path
+from ..eventstore.owned import OwnedSqliteStore, real_path
 from ..eventstore.port import RunRow
 from ..eventstore.remote import RemoteStore
 from ..runtime.commands import CommandAnswer, OutsideCommand
@@ -40,7 +41,7 @@ from .pools import Pools
 from .ray_cluster import NAMESPACE, Cluster, join
 from .ray_dispatch import RayExecutors
 from .ray_pool_actors import RayExecutorFactory, check_options
-from .ray_run_actor import LetGoMessage, ToolsWay, Way, socket_to_owner
+from .ray_run_actor import LET_GO, LetGoMessage, ToolsWay, Way, socket_to_owner, unsealed
 from .ray_run_actors import OPEN_S, Messenger, RayRunActor, made_within, make_run_actor, messenger_elsewhere
 from .seats import Seating
 from .shipping import Shipment, pack
@@ -165,8 +166,10 @@ class RayClusterUse:
         if handle is None:
             return None
 
+        client = f"runtime-{token_hex(8)}"
+
         async def carry(request: bytes) -> bytes:
-            answer: bytes = await handle.carry.remote(request)
+            answer: bytes = await handle.carry.remote(client, request)
             return answer
 
         store = CarriedStore(path, carry)
@@ -210,7 +213,10 @@ class RayHosting:
         self._shipment = _shipped(parts)
         self._shipment_ref: Any = None
         self._way_to_tools = ToolsWay(
-            namespace=NAMESPACE, store=path, revision=sha256(self._shipment).hexdigest()[:16]
+            namespace=NAMESPACE,
+            store=path,
+            revision=sha256(self._shipment).hexdigest()[:16],
+            secret=token_hex(16),
         )
         self._pools = self._made_pools(unclean)
         self.executors: ToolExecutors = RayExecutors(
@@ -251,6 +257,8 @@ class RayHosting:
         """Make the messenger if hosts may be on other machines, and warm the first run actors. Raises ``DeclarationError``
         if executors that are kept up didn't come up and it is known why; the others are waited for by whoever needs them."""
         solo, warm, dense = self._use.seats
+        if isinstance(host.store, OwnedSqliteStore):
+            host.store.expect_hosts(solo + dense)
         if not self._use.local:
             await self._messenger.open()
         if not await self._pools.open(warm_s=WARM_S):
@@ -362,11 +370,12 @@ class RayHosting:
 
     async def answer(self, kind: str, question: bytes) -> bytes:
         """See ``HostingElsewhere``."""
+        secret = self._way_to_tools.secret
         if kind in places.KINDS:
-            return await PlacesDoor(self._pools).answer(kind, question)
-        if kind == "let_go":
-            word = msgspec.msgpack.decode(question, type=LetGoMessage)
-            self.supervisor.let_go(LetGo(word.seat, word.run_id, word.failed, word.lingering))
+            return await PlacesDoor(self._pools).answer(kind, unsealed(question, secret))
+        if kind == LET_GO:
+            word = msgspec.msgpack.decode(unsealed(question, secret), type=LetGoMessage)
+            self.supervisor.let_go(LetGo(word.seat, word.run_id, word.number, word.failed, word.lingering))
             return b""
         raise CallerError("unknown_question", "the owner knows no such question", path=kind[:64])
 

@@ -10,11 +10,12 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Awaitable, Callable, Sequence
+from hmac import compare_digest
 from typing import Any, Final
 
 import msgspec
 
-from ..eventstore.carried import CarriedStore
+from ..eventstore.carried import CarriedStore, refused_answer
 from ..eventstore.owned import lock_path
 from ..eventstore.owner import live_owner
 from ..eventstore.process_identity import this_process
@@ -28,7 +29,7 @@ from ..runtime.errors import BoundloopError, CallerError, StoreError
 from ..runtime.state import State
 from .executors import ToolExecutors
 from .host import Host
-from .places import RemotePlaces
+from .places import Ask, RemotePlaces
 from .shipping import Shipment, unpack
 
 EXIT_HOST_LOST: Final = 71
@@ -38,9 +39,14 @@ EXIT_UNHEARD: Final = 73
 ADOPTIONS_MAX: Final = 16
 """Runs that are taken up at the same time: as many as its connection has in work."""
 
+CLIENTS_MAX: Final = 4_000
+"""Connections of one messenger: one for each host and attached Runtime on another machine."""
+
 WORD_TRIES: Final = 5
 WORD_PAUSE_S: Final = 1.0
-"""How often the owner is told of a run that left. One that it never hears of would keep its seat for ever."""
+WORD_S: Final = 10.0
+"""How often, and for how long each time, the owner is told of a run that left. One that it never hears of would keep its
+seat for ever."""
 
 
 class Way(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,11 +58,13 @@ class Way(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ToolsWay(msgspec.Struct, frozen=True, kw_only=True):
-    """How to reach the tool pools: the actors' namespace, and what each executor must say of itself."""
+    """How to reach the tool pools: the actors' namespace, and what each executor must say of itself. ``secret``: known to
+    this owner and its run actors alone; a question about places or seats without it is another process's."""
 
     namespace: str
     store: str
     revision: str
+    secret: str
 
 
 class Identity(msgspec.Struct, frozen=True, kw_only=True, tag="identity"):
@@ -86,14 +94,17 @@ class NotOpened(msgspec.Struct, frozen=True, tag="not_opened"):
 
 
 class LetGoMessage(msgspec.Struct, frozen=True, array_like=True):
-    """What a run actor tells the owner's supervisor when a run isn't with it any more."""
+    """What a run actor tells the owner's supervisor when a run isn't with it any more. ``number``: of the adoption that
+    brought it."""
 
     seat: str
     run_id: str
+    number: int
     failed: str
     lingering: bool
 
 
+LET_GO: Final = "let_go"
 RUN_ACTOR: Final = "run_actor"
 MESSENGER: Final = "store_messenger"
 
@@ -109,7 +120,7 @@ class RunActor:
         self._tools = msgspec.msgpack.decode(tools, type=ToolsWay)
         self._host: Host | None = None
         self._store: RemoteStore | None = None
-        self._adopted: set[str] = set()
+        self._adopted: dict[str, int] = {}
         self._refused: dict[str, BaseException] = {}
         self._words: set[asyncio.Task[None]] = set()
 
@@ -156,7 +167,7 @@ class RunActor:
             messenger = self._messenger
 
             async def carry(request: bytes) -> bytes:
-                answer: bytes = await messenger.carry.remote(request)
+                answer: bytes = await messenger.carry.remote(self._name, request)
                 return answer
 
             store = CarriedStore(self._way.path, _ending(carry))
@@ -168,7 +179,7 @@ class RunActor:
         from .ray_dispatch import RayExecutors
 
         return RayExecutors(
-            RemotePlaces(store.ask),
+            RemotePlaces(sealed(store.ask, self._tools.secret), sealed(store.tell, self._tools.secret)),
             holder=host_id,
             namespace=self._tools.namespace,
             store=self._tools.store,
@@ -177,27 +188,30 @@ class RunActor:
             dependencies=application.dependencies,
         )
 
-    async def adopt(self, run_ids: Sequence[str]) -> dict[str, str]:
-        """Take these runs up. Those that it didn't take, with the reason; empty if somebody else has it."""
+    async def adopt(self, run_ids: Sequence[str], number: int) -> dict[str, str]:
+        """Take these runs up. Those that it didn't take, with the reason; empty if somebody else has it, or this actor is
+        about to end. ``number`` comes back with the word that such a run left."""
         room = asyncio.Semaphore(ADOPTIONS_MAX)
 
         async def adopted(run_id: str) -> str | None:
             async with room:
-                return await self._adopt(run_id)
+                return await self._adopt(run_id, number)
 
         reasons = await asyncio.gather(*(adopted(run_id) for run_id in run_ids))
         return {run_id: why for run_id, why in zip(run_ids, reasons, strict=True) if why is not None}
 
-    async def _adopt(self, run_id: str) -> str | None:
+    async def _adopt(self, run_id: str, number: int) -> str | None:
         """None: taken."""
-        host = self._opened()
-        self._adopted.add(run_id)
+        host = self._host
+        if host is None:
+            return ""
+        self._adopted[run_id] = number
         try:
             if await host.take_up(run_id):
                 return None
         except StoreError as error:
             self._end_if_owner_is_gone(error)
-        self._adopted.discard(run_id)
+        self._adopted.pop(run_id, None)
         why = self._refused.pop(run_id, None)
         failure = host.failures.pop(run_id, why)
         return "" if failure is None else _text_of(failure)
@@ -248,14 +262,15 @@ class RunActor:
         return self._host
 
     def _parked(self, run_id: str, state: State) -> None:
-        if run_id not in self._adopted:
+        number = self._adopted.pop(run_id, None)
+        if number is None:
             return
-        self._adopted.discard(run_id)
         host = self._opened()
         failure = host.failures.pop(run_id, None)
         word = LetGoMessage(
             self._name,
             run_id,
+            number,
             "" if failure is None else _text_of(failure),
             host.executors.lingers(run_id),
         )
@@ -265,10 +280,12 @@ class RunActor:
 
     async def _tell(self, word: LetGoMessage) -> None:
         assert self._store is not None
+        tell = sealed(self._store.tell, self._tools.secret)
         for _ in range(WORD_TRIES):
             try:
-                await self._store.ask("let_go", msgspec.msgpack.encode(word))
-            except StoreError as error:
+                async with asyncio.timeout(WORD_S):
+                    await tell(LET_GO, msgspec.msgpack.encode(word))
+            except Exception as error:  # whatever it was, the owner may not have heard
                 if self._host is None:
                     return  # it closes
                 self._end_if_owner_is_gone(error)
@@ -277,32 +294,38 @@ class RunActor:
                 return
         os._exit(EXIT_UNHEARD)
 
-    def _end_if_owner_is_gone(self, error: StoreError) -> None:
-        if error.code in ("owner_gone", "store_closed"):
+    def _end_if_owner_is_gone(self, error: Exception) -> None:
+        if isinstance(error, StoreError) and error.code in ("owner_gone", "store_closed"):
             os._exit(EXIT_OWNER_GONE)
 
 
 class StoreMessenger:
-    """Runs beside the store's owner and carries the calls of hosts on other machines. It keeps nothing."""
+    """Runs beside the store's owner and carries the calls of hosts and Runtimes on other machines, over a connection for
+    each (``client``), so that none waits for another. It keeps nothing."""
 
     def __init__(self, path: str) -> None:
         self._path = path
-        self._store: SocketStore | None = None
-        self._connecting = asyncio.Lock()
+        self._stores: dict[str, asyncio.Task[SocketStore]] = {}
 
-    async def carry(self, request: bytes) -> bytes:
-        """One encoded ``Request`` to its encoded ``Answer``."""
-        async with self._connecting:
-            if self._store is None:
-                self._store = await socket_to_owner(self._path)
-        store = self._store
+    async def carry(self, client: str, request: bytes) -> bytes:
+        """One encoded ``Request`` to its encoded ``Answer``, a refused one included. Raises if the owner is gone."""
         try:
+            store = await self._connected(client)
             return await store.carry(request)
-        except StoreError:
-            if self._store is store:
-                self._store = None
-                await store.close()
-            raise
+        except StoreError as error:
+            if error.code in ("owner_gone", "store_closed"):
+                raise
+            return refused_answer(request, error)
+
+    async def _connected(self, client: str) -> SocketStore:
+        connecting = self._stores.get(client)
+        if connecting is None or _has_ended(connecting):
+            for name in [name for name, made in self._stores.items() if _has_ended(made)]:
+                del self._stores[name]
+            if len(self._stores) >= CLIENTS_MAX:
+                raise StoreError("too_many_connections", f"{CLIENTS_MAX} are open", path=self._path)
+            connecting = self._stores[client] = asyncio.create_task(socket_to_owner(self._path))
+        return await asyncio.shield(connecting)
 
     async def identify(self) -> tuple[str, str, str, str]:
         """(kind, producer revision, path of the file, node)."""
@@ -311,6 +334,30 @@ class StoreMessenger:
     async def gone(self) -> None:
         """Never returns: whoever awaits it is told by Ray when the process ends."""
         await asyncio.get_running_loop().create_future()
+
+
+def _has_ended(connecting: asyncio.Task[SocketStore]) -> bool:
+    if not connecting.done():
+        return False
+    return connecting.cancelled() or connecting.exception() is not None or connecting.result().gone
+
+
+def sealed(send: Ask, secret: str) -> Ask:
+    """Questions and words as the owner's own run actors send them."""
+    seal = bytes.fromhex(secret)
+
+    async def sent(kind: str, payload: bytes) -> bytes:
+        return await send(kind, seal + payload)
+
+    return sent
+
+
+def unsealed(payload: bytes, secret: str) -> bytes:
+    """What was sent by one of this owner's run actors. Raises ``CallerError`` (``not_ours``) for any other sender's."""
+    seal = bytes.fromhex(secret)
+    if not compare_digest(payload[: len(seal)], seal):
+        raise CallerError("not_ours", "only this owner's run actors may say that")
+    return payload[len(seal) :]
 
 
 def _text_of(error: BaseException) -> str:

@@ -75,9 +75,9 @@ class RayRunActor:
         """Its host's id in the store."""
         return self.identity.host_id
 
-    async def adopt(self, run_ids: Sequence[str]) -> dict[str, str]:
+    async def adopt(self, run_ids: Sequence[str], number: int) -> dict[str, str]:
         """See ``RunActorHandle``."""
-        refused: dict[str, str] = await self._handle.adopt.remote(list(run_ids))
+        refused: dict[str, str] = await self._handle.adopt.remote(list(run_ids), number)
         return refused
 
     async def nudge(self, run_ids: Sequence[str]) -> None:
@@ -149,7 +149,7 @@ async def make_run_actor(
     name: str, *, shipment: Any, way: Way, messenger: Any, tools: ToolsWay
 ) -> RayRunActor:
     """Make and open one. ``shipment`` is a reference into the object store, or the bytes. Raises ``TimeoutError`` after
-    ``OPEN_S``, ``ApplicationError`` if the application's code fails there, and whatever Ray raises; nothing is left
+    ``OPEN_S``, ``CallerError`` (``application_code``) if the application's code fails there, and whatever Ray raises; nothing is left
     behind then."""
     end = asyncio.get_running_loop().time() + OPEN_S
 

@@ -59,8 +59,9 @@ class RunActorHandle(Protocol):
     @property
     def host_id(self) -> str: ...
 
-    async def adopt(self, run_ids: Sequence[str]) -> dict[str, str]:
-        """Take these runs up. Gives those that it didn't take, with the reason; empty if somebody else has it."""
+    async def adopt(self, run_ids: Sequence[str], number: int) -> dict[str, str]:
+        """Take these runs up. Gives those that it didn't take, with the reason; empty if somebody else has it. ``number`` is
+        this adoption's, and comes back with the word that such a run left."""
         ...
 
     async def nudge(self, run_ids: Sequence[str]) -> None: ...
@@ -83,13 +84,15 @@ class RunActorHandle(Protocol):
 
 
 class LetGo:
-    """A run actor's word that a run isn't with it any more."""
+    """A run actor's word that a run isn't with it any more. It may come late, or twice: ``number`` says which adoption it
+    is about."""
 
-    __slots__ = ("failed", "lingering", "run_id", "seat")
+    __slots__ = ("failed", "lingering", "number", "run_id", "seat")
 
-    def __init__(self, seat: str, run_id: str, failed: str, lingering: bool) -> None:
+    def __init__(self, seat: str, run_id: str, number: int, failed: str, lingering: bool) -> None:
         self.seat = seat
         self.run_id = run_id
+        self.number = number
         self.failed = failed
         self.lingering = lingering
 
@@ -99,14 +102,16 @@ MakeRunActor = Callable[[str, bool], Awaitable[RunActorHandle]]
 
 
 class _Held:
-    """An open seat's actor. ``cleared`` is set once its runs are free for others."""
+    """An open seat's actor. ``cleared`` is set once its runs are free for others. ``draining``: it was told to put its runs
+    down, so however it ends from then on is no death of theirs; ``put_down``: it did."""
 
-    __slots__ = ("cleared", "handle", "opened_at", "put_down", "used")
+    __slots__ = ("cleared", "draining", "handle", "opened_at", "put_down", "used")
 
     def __init__(self, handle: RunActorHandle, opened_at: float) -> None:
         self.handle = handle
         self.opened_at = opened_at
         self.used = False
+        self.draining: asyncio.Task[None] | None = None
         self.put_down = False
         self.cleared = asyncio.Event()
 
@@ -146,6 +151,9 @@ class Supervisor:
         self._tasks: set[asyncio.Task[None]] = set()
         self._clearing: set[asyncio.Task[None]] = set()
         self._number = 0
+        self._adoptions = 0
+        self._number_of: dict[str, int] = {}
+        self._turned_away = False
         self._failures = 0
         self._closing = False
         self._kick_asked = False
@@ -159,7 +167,8 @@ class Supervisor:
         self.kick()
 
     async def close(self) -> None:
-        """Drain every run actor, then end it. Takes ``DRAIN_S`` + ``END_S`` and little more at most."""
+        """Drain every run actor, then end it. Takes ``DRAIN_S`` + ``END_S`` and little more at most: one that drains already
+        is given no more time than it had."""
         self._closing = True
         for task in tuple(self._tasks):
             task.cancel()
@@ -170,9 +179,9 @@ class Supervisor:
             await asyncio.wait(self._clearing, timeout=END_S)
 
     async def _ended(self, held: _Held) -> None:
-        await self._drained(held)
+        await self._draining(held)
         if not held.put_down:
-            await self._dropped(held.handle.host_id)
+            await self._dropped(held)
         try:
             async with asyncio.timeout(END_S):
                 await self._quietly(held.handle.gone())
@@ -213,7 +222,9 @@ class Supervisor:
         if started.dense and self.dense_stay_here(row.tenant) and not suspect:
             return False
         dense = started.dense and self.seating.dense_max > 0
-        self.seating.enqueue(Waiting(row.run_id, row.tenant, dense, suspect))
+        if not self.seating.enqueue(Waiting(row.run_id, row.tenant, dense, suspect)):
+            # The queue is full, or it is in it: whoever is left in the store is looked for when there is room.
+            self._turned_away = self._turned_away or row.run_id not in self.seating
         self.kick()
         return True
 
@@ -246,7 +257,7 @@ class Supervisor:
             except BoundloopError:
                 raise
             except Exception:
-                held.handle.kill()  # it is dead, or as good as
+                self._given_up(held)
                 await held.cleared.wait()
                 return None
             if answer is not None or adopting is None:
@@ -259,9 +270,9 @@ class Supervisor:
 
     def let_go(self, word: LetGo) -> None:
         """A run left its seat: it ended, waits, or failed there."""
-        if self.seating.seat_of.get(word.run_id) != word.seat:
-            return  # that seat was cleared already
-        self.seating.got_up(word.run_id)
+        if self.seating.seat_of.get(word.run_id) != word.seat or self._number_of[word.run_id] != word.number:
+            return  # that seat was cleared already, or the run came back to it since
+        self._got_up(word.run_id)
         self._suspects.pop(word.run_id, None)
         self._refusals.pop(word.run_id, None)
         error: BaseException | None = None
@@ -274,6 +285,10 @@ class Supervisor:
             self._retire(word.seat)
         self.kick()
         self._begin(self._look_if_due(word.run_id))
+
+    def _got_up(self, run_id: str) -> None:
+        self.seating.got_up(run_id)
+        self._number_of.pop(run_id, None)
 
     async def _look_if_due(self, run_id: str) -> None:
         """While the run had its seat, whatever made it ready was passed over; and a timer of it is news to the host. The
@@ -301,6 +316,9 @@ class Supervisor:
         if self._closing:
             return
         assigned = self.seating.assign()
+        if assigned.sit and self._turned_away:
+            self._turned_away = False
+            self._look()
         by_seat: dict[str, list[str]] = {}
         for run_id, name in assigned.sit:
             by_seat.setdefault(name, []).append(run_id)
@@ -351,7 +369,9 @@ class Supervisor:
             return  # cleared in this very turn: its runs are on their way back
         held.used = True
         self._failures = 0
-        task = self._begin(self._adopt(name, held, run_ids))
+        self._adoptions += 1
+        self._number_of.update(dict.fromkeys(run_ids, self._adoptions))
+        task = self._begin(self._adopt(name, held, run_ids, self._adoptions))
         self._adopting.update(dict.fromkeys(run_ids, task))
         task.add_done_callback(lambda _: self._adopted(run_ids, task))
 
@@ -360,25 +380,30 @@ class Supervisor:
             if self._adopting.get(run_id) is task:
                 del self._adopting[run_id]
 
-    async def _adopt(self, name: str, held: _Held, run_ids: list[str]) -> None:
+    async def _adopt(self, name: str, held: _Held, run_ids: list[str], number: int) -> None:
         try:
             async with asyncio.timeout(ADOPT_S):
-                refused = await held.handle.adopt(run_ids)
-        except Exception:  # dead, or of no use: its watcher gives its runs back
-            held.handle.kill()
+                refused = await held.handle.adopt(run_ids, number)
+        except Exception:  # its watcher gives its runs back
+            self._given_up(held)
             return
         for run_id, why in refused.items():
-            if self.seating.seat_of.get(run_id) == name:
-                self.seating.got_up(run_id)
-                await self._not_taken(run_id, why)
+            if self._number_of.get(run_id) == number:
+                self._got_up(run_id)
+                await self._not_taken(run_id, why, counts=held.draining is None)
         if refused:
             self.kick()
 
-    async def _not_taken(self, run_id: str, why: str) -> None:
+    def _given_up(self, held: _Held) -> None:
+        """It is dead, or as good as; unless it is about to end anyway, which isn't to be disturbed."""
+        if held.draining is None:
+            held.handle.kill()
+
+    async def _not_taken(self, run_id: str, why: str, *, counts: bool) -> None:
         """It isn't this application's or can't be read; or somebody else had it, and then it is found again when it is
-        free. A free run that nobody takes is left alone in the end."""
+        free. A free run that nobody takes is left alone in the end. ``counts``: one that drains takes nothing."""
         row = await self._row(run_id)
-        refusals = self._refusals.pop(run_id, 0) + 1
+        refusals = self._refusals.pop(run_id, 0) + counts
         if why or (row is not None and not row.owner and row.ready and refusals >= REFUSALS_MAX):
             why = why or "no run actor takes this run"
             self._leave_alone(run_id, StoreError("not_taken", why, path=run_id))
@@ -400,7 +425,9 @@ class Supervisor:
         del self._actors[name]
         held.handle.kill()  # what Ray thinks dead may live
         runs = self.seating.gone(name)
-        if not held.put_down:
+        for run_id in runs:
+            self._number_of.pop(run_id, None)
+        if held.draining is None:
             self.deaths += 1
             self._suspect(runs)
             if not held.used and self._loop.time() - held.opened_at < SHORT_LIFE_S:
@@ -418,15 +445,16 @@ class Supervisor:
 
     async def _freed(self, held: _Held) -> None:
         self._host_gone(held.handle.host_id)
-        await self._dropped(held.handle.host_id)
+        await self._dropped(held)
         held.cleared.set()
         self.kick()
         self._look()
 
-    async def _dropped(self, host_id: str) -> None:
+    async def _dropped(self, held: _Held) -> None:
         """Its runs are free. If the store can't be told now, the row expires by itself."""
+        host_id = held.handle.host_id
         try:
-            await self._store.drop_host(host_id, died=True)
+            await self._store.drop_host(host_id, died=held.draining is None)
         except StoreError:
             logging.getLogger(__name__).warning("the row of host %s is left to expire", host_id)
 
@@ -434,7 +462,15 @@ class Supervisor:
         self.seating.leaving(name)
         held = self._actors.get(name)
         if held is not None:
-            self._begin(self._drained(held))
+            self._draining(held)
+
+    def _draining(self, held: _Held) -> asyncio.Task[None]:
+        """Begun once, and never cancelled: it has its own bound, and ends with a kill."""
+        if held.draining is None:
+            held.draining = self._loop.create_task(self._drained(held))
+            self._clearing.add(held.draining)
+            held.draining.add_done_callback(self._clearing.discard)
+        return held.draining
 
     async def _drained(self, held: _Held) -> None:
         try:
@@ -458,7 +494,8 @@ class Supervisor:
             except StoreError:
                 continue
             for name, held in known:
-                if held.handle.host_id not in valid:
+                drains = held.draining is not None and not held.draining.done()
+                if held.handle.host_id not in valid and not drains:
                     self._clear(name, held)
 
     # --- small things ------------------------------------------------------------------------------------------------

@@ -9,10 +9,20 @@ import msgspec
 
 from ..runtime.errors import BoundloopError, StoreError
 from .remote import RemoteStore
-from .socket_protocol import ANSWERS, Answer, Request, encode, error_of
+from .socket_protocol import ANSWERS, Answer, Request, encode, error_of, failure_of
 
 Carry = Callable[[bytes], Awaitable[bytes]]
 """An encoded ``Request`` to an encoded ``Answer``; whatever it raises means that no answer came."""
+
+
+_NOTHING = msgspec.Raw(encode(None))
+
+
+def refused_answer(request: bytes, error: BoundloopError) -> bytes:
+    """The encoded answer to an encoded request that the messenger couldn't pass on, although the owner is there. It tells no
+    time."""
+    number = msgspec.msgpack.decode(request, type=Request).number
+    return encode(Answer(number, 0, _NOTHING, failure_of(error)))
 
 
 class CarriedStore(RemoteStore):
@@ -37,7 +47,8 @@ class CarriedStore(RemoteStore):
         except Exception as error:  # whatever the way itself raises
             self._gone = StoreError("owner_gone", "the way to the store's owner is gone", path=self.path)
             raise self._gone from error
-        self._note(answer)
+        if answer.now_ms:
+            self._note(answer)
         if answer.failure is not None:
             raise error_of(answer.failure)
         try:

@@ -63,6 +63,11 @@ class OwnedSqliteStore(SqliteStore):
                 store._server = server
         return store
 
+    def expect_hosts(self, count: int) -> None:
+        """Make room on the socket for so many hosts in other processes, beside everybody else."""
+        if self._server is not None:
+            self._server.hosts_expected = count
+
     async def close(self) -> None:
         """Stop serving, empty and close the file; the lock is given up by whoever closes the file, and only then. Goes on
         to its end if the caller is cancelled."""

@@ -31,6 +31,7 @@ class RemoteStore(ABC):
     def __init__(self, path: str) -> None:
         self.path = path
         self._now_ms = 0
+        self._told_ms = 0
         self._now_at_ns = time.monotonic_ns()
         self._switches: tuple[Switch, ...] = ()
         self._switches_seen = 0
@@ -46,7 +47,8 @@ class RemoteStore(ABC):
 
     def _note(self, answer: Answer) -> None:
         """What every answer tells besides its value."""
-        self._now_ms = max(self.now_ms(), answer.now_ms)
+        self.now_ms()  # what was told so far stands, also where this process's clock was the faster one
+        self._now_ms = answer.now_ms
         self._now_at_ns = time.monotonic_ns()
         if answer.failure is None:
             self._switches_told = max(self._switches_told, answer.switches)
@@ -62,8 +64,11 @@ class RemoteStore(ABC):
         return found
 
     def now_ms(self) -> int:
-        """The owner's time as of its last answer, carried on by this process's monotonic clock."""
-        return self._now_ms + (time.monotonic_ns() - self._now_at_ns) // 1_000_000
+        """The owner's time as of its last answer, carried on by this process's monotonic clock. It never falls: where that
+        clock was ahead, it stands still until the owner's has caught up."""
+        passed_ms = (time.monotonic_ns() - self._now_at_ns) // 1_000_000
+        self._told_ms = max(self._told_ms, self._now_ms + passed_ms)
+        return self._told_ms
 
     async def append(self, request: Append) -> AppendAnswer:
         answer: AppendAnswer = await self._asked("append", request)
@@ -174,4 +179,9 @@ class RemoteStore(ABC):
     async def ask(self, kind: str, question: bytes) -> bytes:
         """Put a question to the owner's application: see ``SqliteStore.ask``."""
         answer: bytes = await self._asked("ask", kind, question)
+        return answer
+
+    async def tell(self, kind: str, word: bytes) -> bytes:
+        """As ``ask``, for what is answered at once: no number of open questions keeps it back."""
+        answer: bytes = await self._asked("tell", kind, word)
         return answer

@@ -71,6 +71,11 @@ class SocketStore(RemoteStore):
             raise StoreError("other_protocol", f"the owner speaks version {hello.version}", path=path)
         return store
 
+    @property
+    def gone(self) -> bool:
+        """Whether the connection has ended: no further call is sent."""
+        return self._gone is not None
+
     async def _listen(self) -> None:
         try:
             while (body := await read_frame(self._reader)) is not None:

@@ -30,7 +30,7 @@ from .port import (
     Switch,
 )
 
-PROTOCOL_VERSION = 2
+PROTOCOL_VERSION = 3
 
 FRAME_BYTES_MAX = BLOB_BYTES_MAX + 2 * 1024 * 1024
 """The largest blob and what travels with it. A longer frame ends the connection."""
@@ -105,6 +105,7 @@ ARGUMENTS: dict[str, Any] = {
     "set_switch": tuple[Switch, bool],
     "submit": tuple[str, str, bytes],
     "ask": tuple[str, bytes],
+    "tell": tuple[str, bytes],
 }
 
 ANSWERS: dict[str, Any] = {
@@ -133,6 +134,7 @@ ANSWERS: dict[str, Any] = {
     "set_switch": None,
     "submit": bytes,
     "ask": bytes,
+    "tell": bytes,
 }
 
 encode = msgspec.msgpack.Encoder().encode

@@ -39,7 +39,10 @@ from .socket_protocol import (
 from .sqlite import SqliteStore
 
 CONNECTIONS_MAX = 64
-"""A further connection is told so and closed."""
+"""Connections besides those of the owner's own hosts, for which it makes room (``hosts_expected``): command lines and
+Runtimes that go through it. A further connection is told so and closed."""
+
+BACKLOG = 128
 
 FIRST_FRAME_WAIT_MS = 2_000
 """How long a new connection may say nothing."""
@@ -51,12 +54,17 @@ FRAME_WAIT_MS = 10_000
 """How long a frame that has begun may take to arrive, and to find room."""
 
 IN_FLIGHT_MAX = 16
-"""Requests of one connection in work; the next isn't read before one is answered."""
+"""Requests to the store of one connection in work; the next isn't read before one is answered. All of them end as fast as
+the store works: none waits for anybody."""
 
 ASKS_MAX = 32_000
-"""Questions to the application that one connection may have open besides: they may be waits, each run of a host may have
-some, and they hold up nothing. A further one is refused at once: were it left unread, so would be what is behind it, and
-a host that can't renew its row is taken for dead."""
+"""What one connection may have open besides, of each of ``LANES``: such requests wait for the application, each run of a
+host may have some, and they hold up nothing. A further one is refused at once: were it left unread, so would be what is
+behind it, and a host that can't renew its row is taken for dead."""
+
+LANES = {"ask": "ask", "submit": "ask", "tell": "tell"}
+"""What is counted together. A question or a command may be a wait; what is told is answered at once, so that places that
+are given back and runs that left are heard of however many wait for one."""
 
 LIGHT_FRAME_BYTES_MAX = 64 * 1024
 
@@ -93,6 +101,7 @@ class SocketServer:
         self._connections: set[asyncio.Task[None]] = set()
         self._at_work: set[asyncio.Task[None]] = set()
         self._drained = False
+        self.hosts_expected = 0
         self._heavy = asyncio.Semaphore(HEAVY_FRAMES_MAX)
 
     def start(self) -> None:
@@ -154,7 +163,7 @@ class SocketServer:
         try:
             if not _is_same_user(writer):
                 return
-            if len(self._connections) >= CONNECTIONS_MAX:
+            if len(self._connections) >= CONNECTIONS_MAX + self.hosts_expected:
                 await self._turn_away(reader, writer)
                 return
             self._connections.add(task)
@@ -176,14 +185,14 @@ class SocketServer:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(FIRST_FRAME_WAIT_MS / 1000):
                 await read_frame(reader)
-        error = StoreError("too_many_connections", f"{CONNECTIONS_MAX} are open")
+        error = StoreError("too_many_connections", f"{len(self._connections)} are open")
         writer.write(frame(self._failed(0, error)))
         await writer.drain()
 
     async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         assert self._stopping is not None
         room = asyncio.Semaphore(IN_FLIGHT_MAX)
-        asks: set[asyncio.Task[None]] = set()
+        lanes: dict[str, set[asyncio.Task[None]]] = {lane: set() for lane in LANES.values()}
         at_work: set[asyncio.Task[None]] = set()
         wait_ms = FIRST_FRAME_WAIT_MS
         try:
@@ -197,14 +206,13 @@ class SocketServer:
                 request = await _request(reader, size, heavy)
                 if request is None:
                     return
-                is_ask = request.op == "ask"
-                work = asyncio.create_task(
-                    self._answer(request, writer, refused=is_ask and len(asks) >= ASKS_MAX)
-                )
-                for tasks in (at_work, self._at_work, *([asks] if is_ask else [])):
+                lane = lanes.get(LANES.get(request.op, ""))
+                refused = lane is not None and len(lane) >= ASKS_MAX
+                work = asyncio.create_task(self._answer(request, writer, refused=refused))
+                for tasks in (at_work, self._at_work) if lane is None else (at_work, self._at_work, lane):
                     tasks.add(work)
                     work.add_done_callback(tasks.discard)
-                if is_ask:
+                if lane is not None:
                     room.release()
                 else:
                     work.add_done_callback(lambda _: room.release())
@@ -316,7 +324,7 @@ def _listen(folder: str, name: str) -> socket.socket:
             os.fchmod(listener.fileno(), 0o600)  # what the kernel makes the file with
             listener.bind(address)
             os.chmod(address, 0o600)
-            listener.listen(CONNECTIONS_MAX)
+            listener.listen(BACKLOG)
             listener.setblocking(False)
     except OSError as error:
         listener.close()

@@ -240,6 +240,10 @@ class SqliteStore:
             )
         return await self._at_home(lambda: handler(kind, question))
 
+    async def tell(self, kind: str, word: bytes) -> bytes:
+        """As ``ask``; other processes say so of what is no wait."""
+        return await self.ask(kind, word)
+
     async def _at_home(self, work: Callable[[], Awaitable[bytes]]) -> bytes:
         home = self._loop
         if home is None or home.is_closed():

@@ -12,6 +12,7 @@ import pytest
 from tests.stepped_loop import SteppedLoop
 from tests.written_runs import pins_for
 
+from boundloop.actors import seats
 from boundloop.actors.seats import Seating
 from boundloop.actors.supervisor import (
     ADOPT_S,
@@ -38,6 +39,10 @@ ROW_VALID_MS: Final = 14_000
 """A row that was just renewed has expired by then, and the reaper has seen it."""
 
 
+def spec_of(run_id: str) -> NewRunSpec:
+    return NewRunSpec(tenant=TENANT, principal="p", operation_id=run_id, run_id=run_id, agent="a", input="go")
+
+
 class FakeActor:
     """A run actor as its supervisor sees it. ``stop``: it says nothing any more, and renews nothing."""
 
@@ -51,6 +56,7 @@ class FakeActor:
         self.running.set()
         self.kills = 0
         self.has: dict[str, int] = {}
+        self.numbers: dict[str, int] = {}
         self.refuses: dict[str, str] = {}
         self.calls: list[str] = []
         self.drains = 0
@@ -84,7 +90,7 @@ class FakeActor:
         if self.ended.is_set():
             raise ConnectionError("died")
 
-    async def adopt(self, run_ids: Sequence[str]) -> dict[str, str]:
+    async def adopt(self, run_ids: Sequence[str], number: int) -> dict[str, str]:
         await self._call("adopt")
         refused: dict[str, str] = {}
         for run_id in run_ids:
@@ -94,6 +100,7 @@ class FakeActor:
             answer = await self.stage.store.acquire(run_id, self.host_id)
             if isinstance(answer, Acquired):
                 self.has[run_id] = answer.epoch
+                self.numbers[run_id] = number
                 self.stage.adopted.append((run_id, self.name, answer.died))
             else:
                 refused[run_id] = ""
@@ -133,7 +140,7 @@ class FakeActor:
         self, run_id: str, *, ready: bool = False, failed: str = "", lingering: bool = False
     ) -> None:
         await self.stage.store.release(run_id, self.host_id, self.has.pop(run_id), ready=ready)
-        self.stage.supervisor.let_go(LetGo(self.name, run_id, failed, lingering))
+        self.stage.supervisor.let_go(LetGo(self.name, run_id, self.numbers[run_id], failed, lingering))
 
 
 class Stage:
@@ -202,9 +209,7 @@ class Stage:
         return start_run(spec, pins_for())[0]
 
     async def run(self, run_id: str) -> None:
-        spec = NewRunSpec(
-            tenant=TENANT, principal="p", operation_id=run_id, run_id=run_id, agent="a", input="go"
-        )
+        spec = spec_of(run_id)
         event, _, encoded = start_run(spec, pins_for())
         await create_unhosted(self.store, event, encoded, root_id=run_id)
         self._look()
@@ -348,7 +353,7 @@ def test_an_adoption_of_a_live_actor_that_never_answers_ends_it() -> None:
         first = stage.seats[0]
         never: asyncio.Future[dict[str, str]] = stage.loop.create_future()
 
-        async def adopt(run_ids: Sequence[str]) -> dict[str, str]:
+        async def adopt(run_ids: Sequence[str], number: int) -> dict[str, str]:
             return await never
 
         first.adopt = adopt  # type: ignore[method-assign]  # one that hangs
@@ -447,7 +452,7 @@ def test_a_word_about_a_seat_that_was_cleared_changes_nothing() -> None:
         old.die()
         await stage.loop.settle()
         new = stage.with_run("r1")
-        stage.supervisor.let_go(LetGo(old.name, "r1", "a late failure", True))
+        stage.supervisor.let_go(LetGo(old.name, "r1", old.numbers["r1"], "a late failure", True))
         await stage.loop.settle()
         assert stage.supervisor.holds("r1")
         assert not stage.left_alone
@@ -536,9 +541,9 @@ def test_a_command_to_a_run_that_is_being_adopted_waits_for_the_adoption() -> No
         adopt = actor.adopt
         go_on = asyncio.Event()
 
-        async def slow(run_ids: Sequence[str]) -> dict[str, str]:
+        async def slow(run_ids: Sequence[str], number: int) -> dict[str, str]:
             await go_on.wait()
-            return await adopt(run_ids)
+            return await adopt(run_ids, number)
 
         actor.adopt = slow  # type: ignore[method-assign]  # one that takes its time
         await stage.run("r1")
@@ -599,5 +604,148 @@ def test_what_the_runs_host_raises_is_what_the_caller_gets() -> None:
         stage.with_run("r1").submit = submit  # type: ignore[method-assign]  # its host refuses
         with pytest.raises(ConflictError, match="run_contended"):
             await stage.supervisor.submit("r1", CANCEL)
+
+    play(test)
+
+
+def test_a_run_that_is_begun_here_has_its_seat_without_a_look() -> None:
+    async def test(stage: Stage) -> None:
+        await stage.open()
+        started = stage.started("r1")
+        stage.supervisor.expects("r1")
+        assert stage.supervisor.holds("r1"), "nobody need look for it"
+        _, _, encoded = start_run(spec_of("r1"), pins_for())
+        await create_unhosted(stage.store, started, encoded, root_id="r1")
+        looks = stage.looks
+        stage.supervisor.begun(started, created=True)
+        await stage.loop.settle()
+        assert "r1" in stage.with_run("r1").has
+        assert stage.looks == looks
+
+    play(test)
+
+
+def test_a_start_of_which_nothing_is_known_is_looked_for() -> None:
+    async def test(stage: Stage) -> None:
+        await stage.open()
+        stage.supervisor.expects("r1")
+        await stage.run("r1")
+        assert "r1" not in stage.seats[0].has
+        stage.supervisor.begun(stage.started("r1"), created=False)
+        await stage.loop.settle()
+        assert "r1" in stage.with_run("r1").has
+
+    play(test)
+
+
+def test_a_word_that_comes_twice_or_late_frees_nobody_elses_seat() -> None:
+    async def test(stage: Stage) -> None:
+        await stage.open(warm=1, solo_max=1)
+        await stage.run("r1")
+        actor = stage.with_run("r1")
+        first = LetGo(actor.name, "r1", actor.numbers["r1"], "", False)
+        await actor.let_go("r1", ready=True)
+        await stage.loop.settle()
+        assert "r1" in actor.has, "it is back in the same seat"
+        stage.supervisor.let_go(first)
+        await stage.run("r2")
+        assert stage.supervisor.seating.seat_of == {"r1": actor.name}
+        assert "r2" not in actor.has
+
+    play(test)
+
+
+def test_closing_lets_a_seat_that_drains_already_finish() -> None:
+    async def test(stage: Stage) -> None:
+        await stage.open(warm=1, solo_max=2)
+        await stage.run("r1")
+        actor = stage.with_run("r1")
+        go_on = asyncio.Event()
+        drain = actor.drain
+
+        async def slow() -> None:
+            await go_on.wait()
+            await drain()
+
+        actor.drain = slow  # type: ignore[method-assign]  # one that takes its time
+        await actor.let_go("r1", lingering=True)
+        await stage.loop.settle()
+        closing = asyncio.ensure_future(stage.supervisor.close())
+        await stage.loop.settle()
+        assert not actor.kills
+        go_on.set()
+        await stage.loop.advance(10)
+        await closing
+        assert (actor.drains, stage.supervisor.deaths) == (1, 0)
+        assert await stage.store.hosts() == []
+
+    play(test)
+
+
+def test_a_run_whose_actor_drains_has_not_seen_a_death_however_that_ends() -> None:
+    async def test(stage: Stage) -> None:
+        await stage.open(warm=1, solo_max=2, dense_max=1)
+        stage.dense = True
+        for run_id in ("r1", "r2"):
+            await stage.run(run_id)
+        actor = stage.with_run("r1")
+        assert stage.with_run("r2") is actor
+        actor.drain_hangs = True
+        await actor.let_go("r1", lingering=True)
+        await stage.loop.advance(int(DRAIN_S * 1_000) + 100)
+        assert actor.ended.is_set()
+        assert stage.supervisor.deaths == 0
+        assert stage.with_run("r2").dense, "it is no suspect"
+        assert [entry for entry in stage.adopted if entry[0] == "r2"][-1][2] is False
+
+    play(test)
+
+
+def test_an_adoption_that_meets_a_drain_disturbs_it_not() -> None:
+    async def test(stage: Stage) -> None:
+        await stage.open(warm=1, solo_max=2, dense_max=1)
+        stage.dense = True
+        await stage.run("r1")
+        actor = stage.with_run("r1")
+        go_on = asyncio.Event()
+        drain = actor.drain
+
+        async def slow() -> None:
+            await go_on.wait()
+            await drain()
+
+        async def adopt(run_ids: Sequence[str], number: int) -> dict[str, str]:
+            await go_on.wait()
+            raise StoreError("closed", "it drains")
+
+        actor.drain = slow  # type: ignore[method-assign]  # one that takes its time
+        actor.adopt = adopt  # type: ignore[method-assign]  # and what comes meanwhile is refused
+        await stage.run("r2")
+        assert stage.supervisor.seating.seat_of["r2"] == actor.name
+        await actor.let_go("r1", lingering=True)
+        await stage.loop.settle()
+        assert not actor.kills
+        go_on.set()
+        await stage.loop.advance(100)
+        assert (actor.drains, stage.supervisor.deaths) == (1, 0)
+        assert stage.with_run("r2") is not actor
+
+    play(test)
+
+
+def test_runs_beyond_a_full_queue_are_looked_for_when_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(seats, "QUEUE_MAX", 2)
+
+    async def test(stage: Stage) -> None:
+        await stage.open(warm=1, solo_max=1)
+        run_ids = [f"r{number}" for number in range(6)]
+        for run_id in run_ids:
+            await stage.run(run_id)
+        assert stage.supervisor.queued == 2
+        for _ in run_ids:
+            (actor,) = [seat for seat in stage.seats if seat.has]
+            await actor.let_go(next(iter(actor.has)), ready=False)
+            await stage.loop.settle()
+        assert {entry[0] for entry in stage.adopted} == set(run_ids)
 
     play(test)

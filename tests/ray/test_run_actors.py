@@ -344,7 +344,7 @@ class Impostor:
     async def identify(self) -> tuple[str, str, str, str]:
         return "store_messenger", "0.0.0", "/elsewhere.db", ""
 
-    async def carry(self, request: bytes) -> bytes:
+    async def carry(self, client: str, request: bytes) -> bytes:
         raise AssertionError("nothing is entrusted to it")
 
 
