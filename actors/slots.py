@@ -31,6 +31,9 @@ QUEUE_MAX: Final = 10_000
 CRASH_BACKOFF_MS: Final = (0, 0, 500, 2_000, 5_000, 15_000, 30_000)
 """How long a pool's next start waits after so many executors in a row that died or didn't come up; the last repeats."""
 
+TOGETHER_MS: Final = 1_000
+"""Executors of a pool that die within so long died of one cause, a node's end say, and count once."""
+
 FAILING_AFTER: Final = 3
 """Starts in a row that failed, after which who waited in vain is told that the executors are failing."""
 
@@ -108,6 +111,7 @@ class _Pool:
     failures: int = 0
     failed_starts: int = 0
     start_at_ms: int = 0
+    crashed_ms: int = -TOGETHER_MS
     waited_ms: int = -CONTENDED_MS
 
 
@@ -468,7 +472,9 @@ class Slots:
         pool = self._pools[executor.key]
         del pool.executors[executor.name]
         if crashed:
-            pool.failures += 1
+            if not executor.up or now_ms - pool.crashed_ms >= TOGETHER_MS:
+                pool.failures += 1
+                pool.crashed_ms = now_ms
             pool.failed_starts += 0 if executor.up else 1
             wait = CRASH_BACKOFF_MS[min(pool.failures, len(CRASH_BACKOFF_MS) - 1)]
             pool.start_at_ms = max(pool.start_at_ms, now_ms + wait)

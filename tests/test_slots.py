@@ -175,7 +175,9 @@ def test_a_lost_group_place_returns_after_the_validity_and_the_executor_at_once(
 
 
 @pytest.mark.parametrize("kind", ["sync", "async"])
-def test_a_call_that_is_over_with_its_time_leaves_its_executor_at_once_and_its_group_later(kind: Kind) -> None:
+def test_a_call_that_is_over_with_its_time_leaves_its_executor_at_once_and_its_group_later(
+    kind: Kind,
+) -> None:
     desk = Desk(sync=1, groups={"bank": 1})
     first = desk.want(kind=kind, group="bank", valid_ms=5_000)
     desk.turn()
@@ -288,6 +290,22 @@ def test_executors_that_dont_come_up_are_tried_ever_more_slowly_and_waiters_are_
     assert all(gap >= CRASH_BACKOFF_MS[2] for gap in gaps[1:])
     assert len(starts) < 12
     assert desk.refused == {want: "executors_failing"}
+
+
+def test_executors_that_die_together_are_replaced_together() -> None:
+    """One node's end, or one signal to all of them, is one failure and not as many as there were executors."""
+    desk = Desk(sync=6)
+    for _ in range(6):
+        desk.want(valid_ms=60_000)
+    desk.turn()
+    together = [name for name in desk.started if "-sync-" in name]
+    assert len(together) == 6
+    for name in together:
+        desk.slots.executor_gone(name, desk.now)
+        desk.now += 10
+    calls = [desk.want(valid_ms=60_000) for _ in range(6)]
+    desk.turn()
+    assert set(calls) <= set(desk.granted)
 
 
 def test_idle_executors_beyond_the_least_end() -> None:
