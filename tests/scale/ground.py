@@ -9,7 +9,10 @@ import resource
 import sys
 from collections.abc import Generator
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
+
+from tests.ray.cluster import LocalCluster
+from tests.ray.process_table import MARK, Process, marked
 
 ROOT: Final = Path(__file__).resolve().parent.parent.parent
 FILES_MAX: Final = 16_384
@@ -27,14 +30,48 @@ def prepare() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
+class Ground(Protocol):
+    """A cluster to stand on: this process's own, or one of several nodes."""
+
+    @property
+    def address(self) -> str:
+        """What a Runtime in another process joins by."""
+        ...
+
+    def actors(self, *names: str) -> list[Process]:
+        """The processes that are actors of these classes."""
+        ...
+
+
+class OneNode:
+    """The Ray that this process is attached to."""
+
+    @property
+    def address(self) -> str:
+        """See ``Ground``."""
+        import ray
+
+        return str(ray.get_runtime_context().gcs_address)
+
+    def actors(self, *names: str) -> list[Process]:
+        """See ``Ground``."""
+        return [process for process in marked(_token()) if process.actor in names]
+
+
+def _token() -> str:
+    """In the environment of everything that this process's Ray starts."""
+    return f"scale-{os.getpid()}"
+
+
 @contextlib.contextmanager
-def one_node() -> Generator[None]:
+def one_node() -> Generator[OneNode]:
     """A Ray on this machine; the one that the process is attached to already, if it is."""
     import ray
 
     if ray.is_initialized():
-        yield
+        yield OneNode()
         return
+    os.environ[MARK] = f"{_token()}:0"
     ray.init(
         address="local",
         namespace="boundloop",
@@ -45,9 +82,21 @@ def one_node() -> Generator[None]:
         num_cpus=4,
     )
     try:
-        yield
+        yield OneNode()
     finally:
         ray.shutdown()
+        del os.environ[MARK]
+
+
+@contextlib.contextmanager
+def nodes(count: int) -> Generator[Ground]:
+    """So many; with one, as ``one_node``."""
+    if count == 1:
+        with one_node() as single:
+            yield single
+    else:
+        with LocalCluster(nodes=count) as cluster:
+            yield cluster
 
 
 def say(text: str) -> None:

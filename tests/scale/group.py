@@ -15,11 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Self
 
-from tests.ray.cluster import LocalCluster
 from tests.ray.process_table import Process, eventually, send
 from tests.scale import group_load
 from tests.scale.gauge import Gauge
-from tests.scale.ground import say
+from tests.scale.ground import Ground, nodes, say
 from tests.scale.verdicts import Verdicts
 
 from boundloop.adapters.loopback_process import LoopbackProcess
@@ -104,7 +103,7 @@ def check(size: Size, verdicts: Verdicts) -> None:
         Gauge() as gauge,
         LoopbackProcess(group_load.script(size.calls_each)) as model,
         tempfile.TemporaryDirectory(prefix="scale-") as folder,
-        LocalCluster(nodes=size.nodes) as cluster,
+        nodes(size.nodes) as cluster,
     ):
         errors = Path(folder) / "errors.txt"
         arguments = [
@@ -130,7 +129,7 @@ def check(size: Size, verdicts: Verdicts) -> None:
 
 
 def _under_kills(
-    size: Size, verdicts: Verdicts, cluster: LocalCluster, gauge: Gauge, arguments: list[str], errors: Path
+    size: Size, verdicts: Verdicts, cluster: Ground, gauge: Gauge, arguments: list[str], errors: Path
 ) -> dict[str, int]:
     chance = random.Random(SEED)
     began = time.monotonic()
@@ -166,7 +165,7 @@ def _under_kills(
         owner.__exit__()
 
 
-def _kill(size: Size, cluster: LocalCluster, gauge: Gauge, chance: random.Random) -> float:
+def _kill(size: Size, cluster: Ground, gauge: Gauge, chance: random.Random) -> float:
     """Kill some executors, one at least; seconds until the far side has its fill again."""
     living = [one for one in cluster.actors(*EXECUTORS) if _at_work(one)]
     victims = chance.sample(living, chance.randint(1, len(living)))

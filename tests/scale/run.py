@@ -13,6 +13,7 @@ memory · many runs, one after another, in the same processes: nothing grows
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
 import sys
 import time
@@ -23,7 +24,7 @@ ROOT: Final = Path(__file__).resolve().parent.parent.parent
 if __name__ == "__main__":
     sys.path[0] = str(ROOT)
 
-from tests.scale.ground import prepare
+from tests.scale.ground import one_node, prepare
 from tests.scale.verdicts import Verdicts
 
 CHECKS: Final = ("dense", "parked", "group", "tree", "tools", "memory")
@@ -38,7 +39,9 @@ def main() -> int:
     given = parser.parse_args()
     prepare()
     names = CHECKS if given.check == "all" else (given.check,)
-    return 1 if sum(run(name, short=given.short) for name in names) else 0
+    # Short forms share one Ray; the others begin each with its own.
+    with one_node() if given.short else contextlib.nullcontext():
+        return 1 if sum(run(name, short=given.short) for name in names) else 0
 
 
 def run(name: str, *, short: bool) -> int:
