@@ -103,7 +103,10 @@ class _Counter:
         self.most = max(self.most, self.now)
         self.rises.append((time.monotonic_ns(), self.now))
         try:
-            await asyncio.sleep(int(given["ms"]) / 1_000)
+            loop = asyncio.get_running_loop()
+            over: asyncio.Future[None] = loop.create_future()
+            loop.call_later(int(given["ms"]) / 1_000, over.set_result, None)
+            await over
         finally:
             self.now -= 1
         return b"{}"

@@ -9,7 +9,7 @@ import resource
 import sys
 from collections.abc import Generator
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from tests.ray.cluster import LocalCluster
 from tests.ray.process_table import MARK, Process, marked
@@ -49,13 +49,17 @@ class OneNode:
     @property
     def address(self) -> str:
         """See ``Ground``."""
-        import ray
-
-        return str(ray.get_runtime_context().gcs_address)
+        return str(_untyped_ray().get_runtime_context().gcs_address)
 
     def actors(self, *names: str) -> list[Process]:
         """See ``Ground``."""
         return [process for process in marked(_token()) if process.actor in names]
+
+
+def _untyped_ray() -> Any:
+    import ray
+
+    return ray
 
 
 def _token() -> str:
@@ -66,8 +70,7 @@ def _token() -> str:
 @contextlib.contextmanager
 def one_node() -> Generator[OneNode]:
     """A Ray on this machine; the one that the process is attached to already, if it is."""
-    import ray
-
+    ray = _untyped_ray()
     if ray.is_initialized():
         yield OneNode()
         return

@@ -39,6 +39,7 @@ LIMITS: Final = Limits(
 )
 PRICE: Final = Price(input=1_000_000, output=2_000_000)
 WAIT_S: Final = 600.0
+LOOK_S: Final = 0.1
 
 
 def script(calls_each: int) -> ServerScript:
@@ -94,7 +95,7 @@ async def work(runtime: Runtime, runs: int) -> None:
         try:
             await asyncio.gather(*(runtime.aio.state(name) for name in names))
         except BoundloopError:
-            await asyncio.sleep(0.1)
+            await asyncio.wait([mapping], timeout=LOOK_S)
         else:
             break
     print(json.dumps({"started": runs}), flush=True)

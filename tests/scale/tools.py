@@ -6,6 +6,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,7 +68,7 @@ def tools_in(folder: str, sibling_s: float) -> list[Any]:
     @tool(risk="read", timeout_ms=120_000, max_attempts=1)
     def work(name: str) -> dict[str, str]:
         """Work for a while."""
-        time.sleep(sibling_s)
+        threading.Event().wait(sibling_s)
         return {"worked": name}
 
     @tool(risk="irreversible", key=("name",), far_side="keyed")

@@ -165,7 +165,9 @@ def _judge(
     started = min(state.started_at_ms for state, _ in tree.values())
     ended = max(state.at_ms for state, _ in tree.values())
     verdicts.at_most(
-        f"{name}: its last event, s after its start", (ended - started) / 1e3, values.deadline_ms / 1e3 + CANCEL_S_MAX
+        f"{name}: its last event, s after its start",
+        (ended - started) / 1e3,
+        values.deadline_ms / 1e3 + CANCEL_S_MAX,
     )
     open_runs = [run_id for run_id, (state, _) in tree.items() if state.phase != "terminated"]
     verdicts.equal(f"{name}: runs that didn't end", len(open_runs), 0)
@@ -176,7 +178,7 @@ def _cancelled(verdicts: Verdicts, runtime: Runtime, path: str) -> None:
     handle = runtime.start("cancelled busy;", run_id="cancelled", limits=tree_load.limits())
 
     def at_work() -> bool:
-        return _statistics(runtime).pools["default", "sync"].leased > 0
+        return bool(_statistics(runtime).pools["default", "sync"].leased)
 
     reached = eventually(at_work, 60.0)
     asked = time.monotonic()
@@ -205,7 +207,7 @@ def _nothing_left(verdicts: Verdicts, runtime: Runtime) -> None:
     def quiet() -> bool:
         places = _statistics(runtime)
         leased = sum(pool.leased for pool in places.pools.values())
-        return leased == 0 and places.waiting == 0 and _seated(runtime) == 0
+        return bool(leased == 0 and places.waiting == 0 and _seated(runtime) == 0)
 
     clean = eventually(quiet, LEFT_S_MAX)
     verdicts.holds(

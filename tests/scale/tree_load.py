@@ -23,7 +23,7 @@ TURN_MICROS: Final = 100 * 1 + 20 * 10
 
 WORK_MS: Final = 30
 STUBBORN_S: Final = 60.0
-ROOM: Final = {
+ROOM: Final[dict[str, Any]] = {
     "cost": "50",
     "turns": 5_000,
     "model_attempts": 9_000,
