@@ -78,6 +78,13 @@ TURN_S: Final = 0.002
 
 STORE_RETRY_S: Final = (0.1, 0.5, 1.0, 2.0, 5.0)
 STORE_RETRIES_MAX: Final = 60
+"""Failures in a row, of one look at the store or of steps that don't come about; then the run is given up, with the last."""
+
+BLOBS_TOGETHER_BYTES_MAX: Final = 8 * 1024 * 1024
+"""Blobs that travel with their append. If they are more together, each goes before it by itself: any one fits a frame."""
+
+NEVER_STORED: Final = frozenset(("frame_too_large",))
+"""Errors of the store that no further try changes."""
 
 
 class Surroundings(Protocol):
@@ -146,6 +153,7 @@ class RunDriver:
         self._loop = asyncio.get_running_loop()
         self._turned_at = self._loop.time()
         self._stopping = False
+        self._store_failures = 0
         self._broken: BaseException | None = None
         self.durable = self._loop.create_future()
 
@@ -211,6 +219,7 @@ class RunDriver:
             await self._after_store_error(error)
             return False
         self._stepped_at_ms = now
+        self._store_failures = 0
         self._dispatch(now)
         return True
 
@@ -321,6 +330,10 @@ class RunDriver:
         first = journal.seq + 1
         request = journal.request(state, now, self.around.host_id, release=release)
         events = tuple(journal.events)
+        if sum(len(data) for _, data in request.blobs) > BLOBS_TOGETHER_BYTES_MAX:
+            for _, data in request.blobs:
+                await self.around.store.put_blob(data)
+            request = msgspec.structs.replace(request, blobs=())
         answer = await self.around.store.append(request)
         match answer:
             case Appended() | AlreadyDone():
@@ -373,14 +386,15 @@ class RunDriver:
     async def _after_store_error(self, error: StoreError) -> None:
         """An append, a release or a look at the ledger got no answer, so nothing is known to be committed: wait, fold
         the log again, and decide the step's commands anew. If an append did land after all, they find it done and change
-        nothing.
+        nothing. A step that fails again and again is tried ever more slowly, and not for ever.
         """
         self._set_aside()
         # Verdicts from before the outage say nothing about after it: their calls are checked again.
         self._inbox = deque(posted for posted in self._inbox if not isinstance(posted[0], ChecksDone))
-        if isinstance(error, DamagedFile):
+        self._store_failures += 1
+        if isinstance(error, DamagedFile) or error.code in NEVER_STORED:
             raise error  # waiting mends nothing
-        for attempt in range(STORE_RETRIES_MAX):
+        for attempt in range(self._store_failures - 1, STORE_RETRIES_MAX):
             if self._stopping and self._journal.create is None:
                 return
             if self._stopping:

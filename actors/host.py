@@ -437,12 +437,15 @@ class Host:
 
     async def _decide_here(self, run_id: str, command: OutsideCommand) -> CommandAnswer:
         try:
-            return await submit_unhosted(
+            answer = await submit_unhosted(
                 self.store, run_id, command, host_id=self.host_id, publish=self.publish
             )
         except StoreError:
             self._doubt(run_id)
             raise
+        if answer.accepted:
+            self.failures.pop(run_id, None)  # what it failed of before isn't its last word any more
+        return answer
 
     async def on_submit(self, run_id: str, command_id: str, data: bytes) -> bytes:
         """The store's ``SubmitHandler``: encoded command in, encoded answer out."""
