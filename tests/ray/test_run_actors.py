@@ -177,12 +177,19 @@ def test_killed_while_it_adopts_a_run_another_takes_it(runtime: Runtime) -> None
     assert completed(runtime.result(run_id, WITHIN_S))
 
 
+def at_its_call(runtime: Runtime, run_id: str, deaths: int) -> bool:
+    """Whether the run was taken over so often, and its call is out."""
+    so_far = events_so_far(runtime, run_id)
+    taken_over = [event for event in so_far if isinstance(event, e.RunResumed) and event.cause == "host_died"]
+    return len(taken_over) == deaths and isinstance(so_far[-1], e.CallStarted)
+
+
 def test_the_third_death_in_one_run_stops_it(runtime: Runtime, gate: Path) -> None:
     run_id = start(runtime, "hold", str(gate))
     last = 0
-    for _ in range(3):
+    for deaths in range(3):
         last = host_with(runtime, run_id, other_than=last)
-        until("it is at its call", lambda: isinstance(events_so_far(runtime, run_id)[-1], e.CallStarted))
+        until("it is at its call again", lambda deaths=deaths: at_its_call(runtime, run_id, deaths))
         kill(last)
     result = runtime.result(run_id, WITHIN_S)
     assert (result.outcome, result.reason) == ("failed", "crash_loop")
