@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import pytest
 from tests.attach_play import LIMITS, half_of, on_loop, runtime_on, use_sockets
+from tests.ray.process_table import eventually
 
 from boundloop.actors import mapping
 from boundloop.actors.client import Runtime
@@ -66,30 +67,29 @@ def test_a_slow_row_holds_up_neither_the_order_nor_the_work(slow: Runtime, tmp_p
     batch = slow.map(
         [Row(str(gate), {"system": "hold"}), *(["x"] * 6)], system="look", limits=LIMITS, parallel=3
     )
+    begun = Begun(slow)
     with ThreadPoolExecutor(1) as threads:
         first = threads.submit(next, batch)
-        # The gate is opened by the last row: it was begun although the first has not ended.
-        for item in slow_runs(slow, 7):
-            assert item
+        begun.await_count(7)  # the last was begun although the first has not ended
         gate.touch()
         assert first.result(WITHIN_S).index == 0
     assert [row.index for row in batch] == [1, 2, 3, 4, 5, 6]
 
 
-def slow_runs(runtime: Runtime, count: int) -> list[str]:
-    """Block until so many runs were begun."""
-    begun: list[str] = []
-    enough = threading.Event()
+class Begun:
+    """The runs that a Runtime's host takes up from now on."""
 
-    def heard(run_id: str, state: Any, events: tuple[e.AnyEvent, ...], first_seq: int) -> None:
+    def __init__(self, runtime: Runtime) -> None:
+        self.run_ids: list[str] = []
+        runtime.watch(self._heard)
+
+    def _heard(self, run_id: str, state: Any, events: tuple[e.AnyEvent, ...], first_seq: int) -> None:
         if isinstance(events[0], e.RunStarted | e.RunResumed):
-            begun.append(run_id)
-        if len(begun) >= count:
-            enough.set()
+            self.run_ids.append(run_id)
 
-    runtime.watch(heard)
-    assert enough.wait(WITHIN_S)
-    return begun
+    def await_count(self, count: int) -> list[str]:
+        assert eventually(lambda: len(self.run_ids) >= count, WITHIN_S)
+        return self.run_ids
 
 
 def test_no_row_fails_another(runtime: Runtime) -> None:
@@ -143,8 +143,9 @@ def test_a_row_whose_run_is_damaged_fails_alone(
     first = runtime_on(path)
     with runtime_on(path) as second, ThreadPoolExecutor(1) as threads:
         rows = [Row(str(gate), {"system": "hold", "run_id": "bad"}), Row(str(gate), {"system": "hold look"})]
+        taken_up = Begun(first)
         batch = threads.submit(lambda: list(second.map(rows, limits=LIMITS)))
-        begun = [run_id for run_id in slow_runs(first, 2) if run_id != "bad"]
+        begun = [run_id for run_id in taken_up.await_count(2) if run_id != "bad"]
         on_loop(first, half_of(first).serving.store.mark_damaged("bad", "a bad append"))
         first.close()
         gate.touch()
@@ -207,16 +208,20 @@ def test_a_full_queue_makes_a_row_wait(runtime: Runtime, monkeypatch: pytest.Mon
 
 
 def test_a_batch_that_is_given_up_cancels_no_run_and_leaves_no_task(slow: Runtime, tmp_path: Path) -> None:
-    gate = tmp_path / "gate"
+    first_gate, gate = tmp_path / "first", tmp_path / "gate"
     rows = [
-        Row("go", {"system": "look"}),
-        *(Row(str(gate), {"system": "hold", "run_id": f"r{n}"}) for n in range(3)),
+        Row(str(first_gate), {"system": "hold"}),
+        *(Row(str(gate), {"system": "hold", "run_id": f"r{number}"}) for number in range(3)),
     ]
     batch = slow.map(rows, limits=LIMITS)
-    assert next(batch).completed
+    begun = Begun(slow)
+    with ThreadPoolExecutor(1) as threads:
+        first = threads.submit(next, batch)
+        begun.await_count(4)
+        first_gate.touch()
+        assert first.result(WITHIN_S).completed
     batch.close()
-    left = on_loop(slow, _tasks_of_batches())
-    assert left == []
+    assert on_loop(slow, _tasks_of_batches()) == []
     gate.touch()
     for number in range(3):
         assert slow.result(f"r{number}", WITHIN_S).outcome == "completed"

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
@@ -189,7 +190,7 @@ def test_the_third_death_in_one_run_stops_it(runtime: Runtime, gate: Path) -> No
     last = 0
     for deaths in range(3):
         last = host_with(runtime, run_id, other_than=last)
-        until("it is at its call again", lambda deaths=deaths: at_its_call(runtime, run_id, deaths))
+        until("it is at its call again", partial(at_its_call, runtime, run_id, deaths))
         kill(last)
     result = runtime.result(run_id, WITHIN_S)
     assert (result.outcome, result.reason) == ("failed", "crash_loop")
