@@ -1,7 +1,9 @@
-"""What an executor's process does about itself: its tools print nowhere, and nothing that they start outlives it."""
+"""What a process with an application's code in it does about itself: that code prints nowhere, and in an executor nothing that
+it starts outlives it."""
 
 from __future__ import annotations
 
+import logging
 import os
 import subprocess
 import sys
@@ -13,18 +15,26 @@ from uuid import uuid4
 from ..eventstore.process_identity import start_of
 from . import executor_guard
 
+OURS: Final = "boundloop"
 MARK: Final = "BOUNDLOOP_EXECUTOR"
 GUARD_START_S: Final = 10.0
 
 
 def silence() -> None:
     """From now on what this process and its children write to stdout and stderr is thrown away: it would go to log files
-    and to the driver, and it may hold anything that a tool was given."""
+    and to the driver, and it may hold anything that the application was given. Records of our own loggers go where stderr
+    went before."""
+    heard = os.fdopen(os.dup(2), "w", encoding="utf-8", errors="replace", buffering=1)
     null = os.open(os.devnull, os.O_RDWR)
     for fd in (1, 2):
         os.dup2(null, fd)
     os.close(null)
     sys.stdout = sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  open as long as the process
+    ours = logging.getLogger(OURS)
+    handler = logging.StreamHandler(heard)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    ours.addHandler(handler)
+    ours.propagate = False
 
 
 class Guard:

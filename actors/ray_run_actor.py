@@ -27,6 +27,7 @@ from ..runtime.binding import PRODUCER
 from ..runtime.commands import decode_command
 from ..runtime.errors import BoundloopError, CallerError, StoreError
 from ..runtime.state import State
+from .executor_process import silence
 from .executors import ToolExecutors
 from .host import Host
 from .places import Ask, RemotePlaces
@@ -127,6 +128,7 @@ class RunActor:
     async def open(self) -> bytes:
         """Reach the store, register as a host and tell who this is (an encoded ``Identity``), or why not (an encoded
         ``NotOpened``)."""
+        silence()
         try:
             application = unpack(self._shipment)
         except BaseException as error:  # a module may raise anything on import
@@ -314,18 +316,26 @@ class StoreMessenger:
             return await store.carry(request)
         except StoreError as error:
             if error.code in ("owner_gone", "store_closed"):
+                await self._forget_ended()
                 raise
             return refused_answer(request, error)
 
     async def _connected(self, client: str) -> SocketStore:
         connecting = self._stores.get(client)
         if connecting is None or _has_ended(connecting):
-            for name in [name for name, made in self._stores.items() if _has_ended(made)]:
-                del self._stores[name]
+            await self._forget_ended()
+            connecting = self._stores.get(client)  # another call may have come first
+        if connecting is None:
             if len(self._stores) >= CLIENTS_MAX:
                 raise StoreError("too_many_connections", f"{CLIENTS_MAX} are open", path=self._path)
             connecting = self._stores[client] = asyncio.create_task(socket_to_owner(self._path))
         return await asyncio.shield(connecting)
+
+    async def _forget_ended(self) -> None:
+        for client in [client for client, made in self._stores.items() if _has_ended(made)]:
+            ended = self._stores.pop(client, None)
+            if ended is not None and not ended.cancelled() and ended.exception() is None:
+                await ended.result().close()
 
     async def identify(self) -> tuple[str, str, str, str]:
         """(kind, producer revision, path of the file, node)."""
