@@ -40,7 +40,10 @@ WAITS_MAX: Final = 900
 FITS_MAX: Final = 1_000
 """Pins that are remembered to fit the owner's application, so that they aren't sent again."""
 
-GONE: Final = frozenset(("owner_gone", "store_closed", "host_lost"))
+NOT_SERVING: Final = "owner_not_serving"
+"""An owner is there: it is about to serve, or to make room for the next."""
+
+GONE: Final = frozenset(("owner_gone", NOT_SERVING, "store_closed", "host_lost"))
 
 
 class Attached:
@@ -57,16 +60,17 @@ class Attached:
 
     @classmethod
     async def open(cls, store: RemoteStore, lost: Callable[[], None]) -> Attached:
-        """Take the connection over. Raises ``StoreError`` (``owner_gone``) if its owner doesn't serve others: it is about
-        to open or to close, or is there for one command. The connection is closed then."""
+        """Take the connection over. Raises ``StoreError``: ``owner_not_serving`` if its owner is about to open or to close,
+        ``owner_gone`` if it doesn't answer, or is there for one command. The connection is closed then."""
         try:
             async with asyncio.timeout(ANSWER_S):
                 await store.ask("attach", b"")
         except (StoreError, TimeoutError) as error:
             await store.close()
-            raise StoreError(
-                "owner_gone", f"the owner serves nobody now: {error}"[:300], path=store.path
-            ) from error
+            code = (
+                NOT_SERVING if isinstance(error, StoreError) and error.code == NOT_SERVING else "owner_gone"
+            )
+            raise StoreError(code, f"the owner serves nobody now: {error}"[:300], path=store.path) from error
         return cls(store, lost)
 
     @property

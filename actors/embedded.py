@@ -22,7 +22,7 @@ from ..runtime.start import start_run
 from ..runtime.state import State
 from ..runtime.toolbox import Toolbox
 from . import wishes
-from .attached import GONE, Attached
+from .attached import GONE, NOT_SERVING, Attached
 from .host import Host
 from .loop_thread import closed
 from .owning import Owning, Parts
@@ -35,9 +35,15 @@ from .wishes import CommandRefused
 
 T = TypeVar("T")
 
-MOVE_TRIES: Final = 60
+MOVES_MAX: Final = 60
+"""Owners that one call may be asked of, one after the other."""
+
 MOVE_PAUSE_S: Final = 0.5
+MOVE_S: Final = 30.0
 """How long the next owner is looked for: its process may have to be started anew."""
+
+OPENING_S: Final = 120.0
+"""How long one that is there may take to open or to close: executors that come up, a messenger on a node that is slow."""
 
 FINAL: Final = frozenset(("other_store", "other_actor"))
 """What no further try changes."""
@@ -105,6 +111,7 @@ class Embedded:
         self._serving: Serving | None = None
         self._moving = asyncio.Lock()
         self._mover: asyncio.Task[None] | None = None
+        self._finding: asyncio.Future[Serving] | None = None
         self._url = ""
         self.told_of_loss: list[Callable[[], None]] = []
 
@@ -136,18 +143,36 @@ class Embedded:
         self, store: str | EventStore, take_over: bool, clock: Callable[[], int] | None
     ) -> Serving:
         """An owner that is just opening, or closing, is waited for, within bounds."""
-        last: StoreError = closed()
-        for _ in range(MOVE_TRIES):
-            if self.closed:
-                raise closed()
+        time = asyncio.get_running_loop().time
+        began = time()
+        while True:
             try:
-                return await self._served(store, take_over, clock)
+                return await self._found_now(store, take_over, clock)
             except StoreError as error:
-                if error.code not in GONE or self._cluster is None:
+                if error.code not in GONE or self._cluster is None or self._is_final(error, time() - began):
                     raise
-                last = error
             await asyncio.sleep(MOVE_PAUSE_S)
-        raise last
+
+    async def _found_now(
+        self, store: str | EventStore, take_over: bool, clock: Callable[[], int] | None
+    ) -> Serving:
+        """One try, which whoever closes this Runtime puts an end to."""
+        if self.closed:
+            raise closed()
+        self._finding = finding = asyncio.ensure_future(self._served(store, take_over, clock))
+        try:
+            return await finding
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is None or not task.cancelling():
+                raise closed() from None  # ``shut_down`` put an end to it
+            raise
+
+    def _is_final(self, error: StoreError, passed_s: float) -> bool:
+        """Whether no further try is made after this one."""
+        if error.code in FINAL or self.closed:
+            return True
+        return passed_s >= (OPENING_S if error.code == NOT_SERVING else MOVE_S)
 
     async def _served(
         self, store: str | EventStore, take_over: bool, clock: Callable[[], int] | None
@@ -162,6 +187,8 @@ class Embedded:
         """Stop hosting, and answer whoever still waits."""
         if self._mover is not None:
             self._mover.cancel()
+        if self._finding is not None:
+            self._finding.cancel()
         try:
             async with self._moving:  # whoever looks for the next owner sees that this Runtime closes
                 if self._serving is not None:
@@ -192,37 +219,38 @@ class Embedded:
             except StoreError as error:
                 if error.code in FINAL:
                     return  # each call says so
-            await asyncio.sleep(MOVE_PAUSE_S)
+            if serving is self._serving:
+                await asyncio.sleep(MOVE_PAUSE_S)
 
     async def _move_on(self, from_: Serving) -> None:
         """Find the next owner, or become it. Raises ``StoreError`` if neither comes about in time."""
         async with self._moving:
             if self._serving is not from_ or self.closed:
                 return
-            await from_.close()
-            last: StoreError = closed()
-            for _ in range(MOVE_TRIES):
-                if self.closed:
-                    raise closed()
+            time = asyncio.get_running_loop().time
+            began = time()
+            with contextlib.suppress(Exception):  # what it still holds goes with its process
+                async with asyncio.timeout(MOVE_S):
+                    await from_.close()
+            while True:
                 try:
-                    self._serving = await self._served(self._url, False, None)
+                    self._serving = await self._found_now(self._url, False, None)
                 except StoreError as error:
-                    if error.code in FINAL:
-                        raise
                     last = error
                 except Exception as error:  # noqa: BLE001  whatever Ray raises while the cluster is not itself
                     last = StoreError("owner_gone", f"no next owner: {error}"[:300], path=self._url)
                 else:
                     return
+                if self._is_final(last, time() - began):
+                    raise last
                 await asyncio.sleep(MOVE_PAUSE_S)
-            raise last
 
     async def _with(
         self, call: Callable[[Serving], Awaitable[T]], *, within_s: float | None = OWNER_ANSWER_S
     ) -> T:
         """Make a call that may be made again with the next owner. ``within_s``: how long one may take through another
         process. Raises what the call raises, and ``StoreError`` (``owner_gone``, ``owner_silent``)."""
-        for _ in range(MOVE_TRIES):
+        for _ in range(MOVES_MAX):
             serving = self.serving
             time = asyncio.timeout(within_s if serving.attached else None)
             try:

@@ -8,6 +8,7 @@ row for ``SELF_STOP_S`` stops dispatching at once: by then another may have take
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, Final, Protocol, TypeVar
 from uuid import uuid4
@@ -47,7 +48,7 @@ from ..runtime.toolbox import Toolbox
 from .checks import Gate
 from .driver import RunDriver
 from .execution import Report
-from .executors import Executors, ToolExecutors
+from .executors import GRACE_MS, Executors, ToolExecutors
 from .fit import Fit, other_application
 from .watching import Watchers
 
@@ -56,6 +57,9 @@ T = TypeVar("T")
 RENEW_S: Final = 2.0
 SELF_STOP_S: Final = 8.0
 RENEW_TRY_LEAST_S: Final = 1.0
+EXECUTORS_S: Final = GRACE_MS / 1_000
+"""How long executors may take to end what they do when their host closes."""
+
 STORE_PAUSE_S: Final = 1.0
 TIMER_MAX_S: Final = 60.0
 READY_RUNS_MAX: Final = 1_000
@@ -171,7 +175,8 @@ class Host:
         self._ready.set()
 
     async def close(self) -> None:
-        """Stop all drivers where they stand (their runs become ready for the next host) and give up the row."""
+        """Stop all drivers where they stand (their runs become ready for the next host) and give up the row. Takes
+        ``SELF_STOP_S`` + ``EXECUTORS_S`` and the store's answer at most."""
         self._closing = True
         for task in self._background:
             task.cancel()
@@ -180,7 +185,9 @@ class Host:
         for task in self._beside:
             task.cancel()
         await asyncio.gather(*self._beside, return_exceptions=True)
-        await self.executors.close()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(EXECUTORS_S):
+                await self.executors.close()
         if self.failed is None:
             await self.store.drop_host(self.host_id)
 
@@ -294,6 +301,8 @@ class Host:
         finally:
             # Whatever the store says to that, nobody is left without an answer.
             self._hand_on(run_id, driver)
+            if driver.nudged:
+                self._ready.set()  # the signal came while the run had a host, and comes no more
             self._let_go(run_id, driver.state)
 
     def _hand_on(self, run_id: str, driver: RunDriver) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -77,7 +77,13 @@ class HostingElsewhere(Elsewhere, Protocol):
         """Why ready runs don't begin; None if they do. It is tried again meanwhile."""
         ...
 
-    async def close(self) -> None: ...
+    async def drain(self) -> None:
+        """Put down what its hosts have, and end them."""
+        ...
+
+    async def close(self) -> None:
+        """End all that is left of it."""
+        ...
 
 
 class Parts(msgspec.Struct, frozen=True, kw_only=True):
@@ -223,18 +229,23 @@ class Owning:
             self._lost()
 
     async def _wind_up(self) -> None:
-        """Whatever fails on the way, the rest is done, and the file is given back."""
-        try:
-            if self._cluster is not None:
-                await self._cluster.close()
-        finally:
-            try:
-                if self._host is not None:
-                    await self._host.close()
-            finally:
-                if self._store is not None and self._owns_store:
-                    await self._store.close()
-                self.waiters.fail_all(closed())
+        """Whatever fails on the way, the rest is done, and the file is given back. All hosts put down what they have at the
+        same time, and this one's closes the executors; then nobody needs the cluster any more."""
+        stages: list[list[Callable[[], Awaitable[None]]]] = [[], [], []]
+        if self._host is not None:
+            stages[0].append(self._host.close)
+        if self._cluster is not None:
+            stages[0].append(self._cluster.drain)
+            stages[1].append(self._cluster.close)
+        if self._store is not None and self._owns_store:
+            stages[2].append(self._store.close)
+        failures: list[BaseException] = []
+        for stage in stages:
+            done = await asyncio.gather(*(close() for close in stage), return_exceptions=True)
+            failures += [error for error in done if isinstance(error, BaseException)]
+        self.waiters.fail_all(closed())
+        if failures:
+            raise failures[0]
 
     @property
     def host(self) -> Host:
@@ -447,7 +458,7 @@ class Owning:
 
 
 def _not_serving() -> StoreError:
-    return StoreError("owner_gone", "the owner is opening or closing")
+    return StoreError("owner_not_serving", "the owner is opening or closing")
 
 
 def _listen(store: Any, owning: Owning) -> None:

@@ -7,6 +7,7 @@ the owner has it as its actor name, and says which file it speaks for.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 from collections.abc import Callable, Mapping
 from hashlib import sha256
@@ -49,6 +50,9 @@ from .supervisor import LetGo, Supervisor
 
 WARM_S: Final = 30.0
 """How long opening waits for the executors that are kept up. Calls wait for a place whatever comes of it."""
+
+POOLS_S: Final = 5.0
+"""How long closing waits for the executors to be ended."""
 
 ADMITTED_MAX: Final = 20_000
 """Runs that may wait for a run actor; a further one is refused before anything is written."""
@@ -307,12 +311,16 @@ class RayHosting:
     def _host_gone(self, host_id: str) -> None:
         self._pools.host_gone(host_id)
 
-    async def close(self) -> None:
-        """Drain the run actors, then end everything made here."""
+    async def drain(self) -> None:
+        """See ``HostingElsewhere``."""
         if self._supervisor is not None:
             await self._supervisor.close()
-        await self.executors.close()
-        await self._pools.close()
+
+    async def close(self) -> None:
+        """End everything made here. What takes longer than ``POOLS_S`` ends with this process."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(POOLS_S):
+                await self._pools.close()
         self._messenger.close()
 
     # --- for the owner's host ------------------------------------------------------------------------------------------

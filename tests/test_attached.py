@@ -259,7 +259,7 @@ def test_an_owner_that_serves_nobody_is_as_good_as_gone(path: Path) -> None:
 
     with runtime_on(path) as owner:
         half_of(owner).serving._serves_others = False  # as while it opens or closes
-        with pytest.raises(StoreError, match="owner_gone"):
+        with pytest.raises(StoreError, match="owner_not_serving"):
             asyncio.run(attach())
 
 
@@ -298,6 +298,9 @@ def test_what_fails_while_a_store_is_opened_leaves_nothing_behind(
         async def open(self, host: Any) -> None:
             raise StoreError("no_room", "the cluster is full")
 
+        async def drain(self) -> None:
+            """Nobody is there."""
+
         async def close(self) -> None:
             self.closed = True
             raise StoreError("no_room", "it doesn't even close")
@@ -326,8 +329,11 @@ def test_the_store_is_given_back_though_the_cluster_fails_to_close(path: Path) -
     runtime = runtime_on(path)
 
     class Failing:
-        async def close(self) -> None:
+        async def drain(self) -> None:
             raise StoreError("ray_gone", "the cluster is no more")
+
+        async def close(self) -> None:
+            """Nothing is left."""
 
     half_of(runtime).serving._cluster = Failing()
     with pytest.raises(StoreError, match="ray_gone"):
