@@ -135,6 +135,8 @@ class RunDriver:
         self.state = state
         self.epoch = epoch
         self.parked = False
+        self.nudged = False
+        """The store said that the run was woken: the mark may be there still when it is let go of."""
         self._journal = Journal(
             head=head, seq=state.seq - len(unsaved), epoch=epoch, create=create, events=unsaved, blobs=blobs
         )
@@ -166,6 +168,7 @@ class RunDriver:
 
     def nudge(self) -> None:
         """A ledger row or a child that this run waits for may have changed: who looks at them looks again."""
+        self.nudged = True
         self._seen_keys.clear()
         self._looked.clear()
         self._ring()
