@@ -17,7 +17,7 @@ from ..runtime.tool_spec import ToolSpec
 from ..runtime.toolbox import Toolbox
 from . import query
 from .places import Kind
-from .slots import PoolKey, PoolShape
+from .slot_reports import PoolKey, PoolShape
 
 DEFAULT_POOL: Final = "default"
 EXECUTORS_MAX: Final = 1_000

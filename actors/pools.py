@@ -12,7 +12,8 @@ from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Final, Protocol
 
 from .places import Grant, LossCause, Refused, Want
-from .slots import PoolKey, PoolShape, Slots, SlotStatistics
+from .slot_reports import PoolKey, PoolShape, SlotStatistics
+from .slots import Slots
 
 START_S: Final = 60.0
 """An executor that isn't up by then is given up and another is started."""

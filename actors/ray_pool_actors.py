@@ -19,7 +19,7 @@ from .dispatch_wire import ExecutorIdentity, decode_identity
 from .places import Kind
 from .pool_spec import Pool
 from .ray_executor import CONTROL, GROUPS, WATCH, AsyncExecutor, QuickExecutor, SyncExecutor
-from .slots import PoolKey
+from .slot_reports import PoolKey
 
 CONTROL_HEADROOM: Final = 8
 """Calls that a loop takes beyond its places: an answer that is late must not keep a control call out."""

@@ -20,7 +20,15 @@ from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from .places import Grant, Kind, LossCause, RefusalCode, Want
+from .places import Grant, LossCause, RefusalCode, Want
+from .slot_reports import (
+    Assigned,
+    GroupStatistics,
+    PoolKey,
+    PoolShape,
+    PoolStatistics,
+    SlotStatistics,
+)
 
 LOST_EXTRA_MS: Final = 2_000
 """Beyond a lost lease's validity. Less than the margin, in which a lost attempt may still arrive."""
@@ -39,18 +47,6 @@ FAILING_AFTER: Final = 3
 
 CONTENDED_MS: Final = 1_000
 """A pool for which somebody had to wait counts as contended for so long: others will come again."""
-
-PoolKey = tuple[str, Kind]
-
-
-@dataclass(frozen=True, slots=True)
-class PoolShape:
-    """``least`` executors are kept up, ``most`` exist at once; more than ``least`` end after ``idle_ms`` without a call."""
-
-    least: int
-    most: int
-    places: int
-    idle_ms: int = 60_000
 
 
 @dataclass(slots=True)
@@ -113,43 +109,6 @@ class _Pool:
     start_at_ms: int = 0
     crashed_ms: int = -TOGETHER_MS
     waited_ms: int = -CONTENDED_MS
-
-
-@dataclass(frozen=True, slots=True)
-class Assigned:
-    """What is to be done: tell who got a place and who won't, start executors by name, end others."""
-
-    grants: tuple[Grant, ...] = ()
-    refused: tuple[tuple[str, RefusalCode], ...] = ()
-    start: tuple[tuple[str, PoolKey], ...] = ()
-    end: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class PoolStatistics:
-    up: int
-    starting: int
-    leased: int
-    waiting: int
-    failures: int
-
-
-@dataclass(frozen=True, slots=True)
-class GroupStatistics:
-    limit: int
-    held: int
-    lost: int
-    closed: bool
-
-
-@dataclass(frozen=True, slots=True)
-class SlotStatistics:
-    pools: Mapping[PoolKey, PoolStatistics]
-    groups: Mapping[str, GroupStatistics]
-    waiting: int
-    granted: int
-    refused: int
-    lost: int
 
 
 _Timer = Literal["lease", "waiter", "group"]

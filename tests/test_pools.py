@@ -13,7 +13,8 @@ from tests.stepped_loop import SteppedLoop
 from boundloop.actors.places import Grant, Kind, PlacesDoor, Refused, RemotePlaces, Want
 from boundloop.actors.pool_spec import Pool, closed_after_crash_ms, kind_of, refuse_bad_pools, shapes
 from boundloop.actors.pools import Pools
-from boundloop.actors.slots import LOST_EXTRA_MS, PoolKey, PoolShape
+from boundloop.actors.slot_reports import PoolKey, PoolShape
+from boundloop.actors.slots import LOST_EXTRA_MS
 from boundloop.runtime.errors import DeclarationError, StoreError
 from boundloop.runtime.policy import Policy
 from boundloop.runtime.tool_spec import tool

@@ -10,15 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from boundloop.actors.places import Grant, Kind, LossCause, Want
-from boundloop.actors.slots import (
-    CONTENDED_MS,
-    CRASH_BACKOFF_MS,
-    LOST_EXTRA_MS,
-    Assigned,
-    PoolKey,
-    PoolShape,
-    Slots,
-)
+from boundloop.actors.slot_reports import Assigned, PoolKey, PoolShape
+from boundloop.actors.slots import CONTENDED_MS, CRASH_BACKOFF_MS, LOST_EXTRA_MS, Slots
 
 SYNC: PoolKey = ("default", "sync")
 ASYNC: PoolKey = ("default", "async")
