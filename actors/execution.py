@@ -114,6 +114,13 @@ def cancelled(spec: ToolSpec, call: str, attempt: int, duration_ms: int) -> Exec
     return _unclear(spec, call, attempt, "cancelled", "the call was cancelled", duration_ms, retryable=False)
 
 
+def may_go_on(executed: Executed) -> bool:
+    """Whether what an attempt asked of its far side may still be at work there, for all that its report says."""
+    if executed.outcome == "failed":
+        return not executed.no_effect and executed.code in ("timeout", "lost", "cancelled")
+    return executed.outcome == "unknown"
+
+
 def not_dispatched(call: str, attempt: int, code: str) -> Executed:
     """The dispatch was refused: expired, of an old epoch, another definition, or no room in time. Nothing ran."""
     return Executed(

@@ -19,7 +19,7 @@ Kind = Literal["sync", "quick", "async"]
 
 LossCause = Literal["died", "overdue", "late", "host", "not_given_back"]
 """``died``: its executor is gone. ``overdue``: its call didn't end when it had to. ``late``: the call has ended, but only with
-its time, so what it asked of its far side may still be at work there. ``host``: its holder is gone."""
+its time or without an outcome, so what it asked of its far side may still be at work there. ``host``: its holder is gone."""
 
 RefusalCode = Literal[
     "expired", "overloaded", "no_pool", "executors_failing", "closed", "no_broker", "no_executor"

@@ -255,7 +255,7 @@ class _Attempt:
                 self._report(execution.lost)
             return
         (came,) = reply.reports
-        if self._group and (self._left_s() <= 0 or came.executed.code == "timeout"):
+        if self._group and (self._left_s() <= 0 or execution.may_go_on(came.executed)):
             self._leases.lost(sent.lease, "late")
         else:
             self._leases.done(sent.lease)

@@ -5,7 +5,7 @@ does what ``assign`` says. Rules:
 
 * an executor of a ``sync`` pool holds one call; of other kinds, as many as its pool's ``places``;
 * a call of a limited group holds a place of the group too, and they are given together or not at all;
-* the place in a limited group of a call that was lost, or was over only with its time, returns only when the call's validity
+* the place in a limited group of a call that was lost, or ended with its time or without an outcome, returns only when the call's validity
   and ``LOST_EXTRA_MS`` are over, because it may be at its far side until then. The executor of a lost one returns as soon as
   a new one is up, that of the other at once;
 * waiters are served in order of arrival. One whose group is full lets others of its pool pass, and is passed by none of

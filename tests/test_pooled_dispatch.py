@@ -276,6 +276,55 @@ def test_a_limited_group_has_a_place_for_each_call_and_for_no_longer_than_the_ca
     in_world(play, {"bank": 1})
 
 
+ENDED = {"outcome": "failed", "code": "x", "no_effect": True}
+UNCLEAR = [
+    {"outcome": "unknown", "code": "cancelled"},
+    {"outcome": "unknown", "code": "timeout"},
+    {"outcome": "unknown", "code": "tool_error"},
+    {"outcome": "failed", "code": "cancelled"},
+    {"outcome": "failed", "code": "timeout"},
+]
+
+
+@pytest.mark.parametrize(
+    ("said", "losses"),
+    [
+        *((said, ["late"]) for said in UNCLEAR),
+        ({"outcome": "succeeded"}, []),
+        ({"outcome": "failed", "code": "tool_error"}, []),
+        (ENDED, []),
+    ],
+)
+def test_a_call_of_a_limited_group_that_nobody_knows_to_be_over_keeps_its_place(
+    said: dict[str, Any], losses: list[LossCause]
+) -> None:
+    """Its request may still be at work at the far side, whoever stopped waiting for it."""
+
+    async def play(world: World, loop: SteppedLoop) -> None:
+        world.start(LIMITED)
+        await loop.settle()
+        world.lines["sync-1"].answer(
+            value=encode_reply([Report(Executed(call="c1", attempt=1, retryable=True, **said))])
+        )
+        await loop.settle()
+        assert [it.outcome for it in world.reports["c1"]] == [said["outcome"]]
+        assert world.losses == losses
+
+    in_world(play, {"bank": 1})
+
+
+@pytest.mark.parametrize("said", UNCLEAR)
+def test_a_call_of_no_limited_group_gives_its_place_back_whatever_it_says(said: dict[str, Any]) -> None:
+    async def play(world: World, loop: SteppedLoop) -> None:
+        world.start(PAY)
+        await loop.settle()
+        world.lines["sync-1"].answer(value=encode_reply([Report(Executed(call="c1", attempt=1, **said))]))
+        await loop.settle()
+        assert world.losses == []
+
+    in_world(play)
+
+
 @pytest.mark.parametrize("code", ["expired", "overloaded", "executors_failing", "no_broker"])
 def test_no_place_is_proof_that_nothing_ran(code: Any) -> None:
     async def play(world: World, loop: SteppedLoop) -> None:
