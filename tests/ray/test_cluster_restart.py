@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +21,9 @@ def far() -> Iterator[FarSide]:
         yield made
 
 
+@pytest.mark.skipif(
+    "BOUNDLOOP_LONG" not in os.environ, reason="half a minute; tests/ray/test_cluster_lost.py is shorter"
+)
 def test_all_runs_go_on_after_everything_was_killed(tmp_path: Path, far: FarSide) -> None:
     path, gate, token = tmp_path / "runs.db", tmp_path / "gate", token_hex(8)
     runs = [f"r{number}" for number in range(6)]

@@ -200,6 +200,10 @@ def kill_nobody(actor: object) -> None:
     """As if it could not be reached."""
 
 
+@pytest.mark.skipif(
+    "BOUNDLOOP_LONG" not in os.environ,
+    reason="waits out a host's validity, as tests/ray/test_given_up_hosts.py does",
+)
 def test_stopped_beyond_its_validity_it_is_fenced_and_ends_by_itself(
     cluster: None, tmp_path: Path, gate: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
