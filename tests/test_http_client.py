@@ -95,7 +95,7 @@ def test_a_redirect_is_not_followed() -> None:
         b"HTTP/1.1 200 OK\r\n" + b"".join(b"x-%d: y\r\n" % n for n in range(20_000)) + b"\r\n",
         http(BODY, length=-1),
         b"HTTP/1.1 200 OK\r\ncontent-length: 3\r\ncontent-length: 5\r\n\r\nabcde",
-        http(gzip.compress(BODY)[:-9], "Content-Encoding: gzip"),
+        http(gzip.compress(BODY, mtime=0)[:-9], "Content-Encoding: gzip"),
         http(b"not gzip", "Content-Encoding: gzip"),
     ],
     ids=range(11),
@@ -220,7 +220,7 @@ def test_a_lane_whose_answer_broke_is_as_good_as_new() -> None:
 
 
 def bomb(size: int) -> bytes:
-    return gzip.compress(b"\0" * size)
+    return gzip.compress(b"\0" * size, mtime=0)
 
 
 @pytest.mark.parametrize(
@@ -243,11 +243,11 @@ def test_a_body_over_the_cap_is_cut_also_when_packed(data: bytes) -> None:
 @pytest.mark.parametrize(
     ("packed", "encoding"),
     [
-        (gzip.compress(BODY), "gzip"),
-        (gzip.compress(BODY), "X-GZip"),
+        (gzip.compress(BODY, mtime=0), "gzip"),
+        (gzip.compress(BODY, mtime=0), "X-GZip"),
         (zlib.compress(BODY), "deflate"),
         (zlib.compress(BODY)[2:-4], "deflate"),
-        (gzip.compress(BODY), "deflate"),
+        (gzip.compress(BODY, mtime=0), "deflate"),
         (BODY, "identity"),
     ],
 )
@@ -266,7 +266,7 @@ def test_other_packings_are_refused(encoding: str) -> None:
 
 # --- packed in several pieces -----------------------------------------------------------------------------------------
 
-HALVES: Final = (gzip.compress(BODY[:5]), gzip.compress(BODY[5:]))
+HALVES: Final = (gzip.compress(BODY[:5], mtime=0), gzip.compress(BODY[5:], mtime=0))
 
 
 @pytest.mark.parametrize(
@@ -275,9 +275,9 @@ HALVES: Final = (gzip.compress(BODY[:5]), gzip.compress(BODY[5:]))
         zlib.compress(BODY)[2:-4],
         zlib.compress(BODY),
         b"".join(HALVES),
-        gzip.compress(b"") + b"".join(HALVES) + gzip.compress(b""),
+        gzip.compress(b"", mtime=0) + b"".join(HALVES) + gzip.compress(b"", mtime=0),
         b"".join(HALVES) + b"\0" * 512,
-        b"".join(gzip.compress(BODY[n : n + 1]) for n in range(len(BODY))),
+        b"".join(gzip.compress(BODY[n : n + 1], mtime=0) for n in range(len(BODY))),
     ],
     ids=["bare", "zlib", "two members", "empty members", "padded", "a member each byte"],
 )
@@ -306,7 +306,7 @@ def test_a_packed_body_is_read_to_its_end_however_it_arrives(packed: bytes) -> N
         (HALVES[0] + HALVES[1][:4], "gzip"),
         (HALVES[0] + b"\0" * 8 + b"x", "gzip"),
         (HALVES[0] + b"\0" * 8 + HALVES[1], "gzip"),
-        (gzip.compress(b"") * (GZIP_MEMBERS_MAX + 1), "gzip"),
+        (gzip.compress(b"", mtime=0) * (GZIP_MEMBERS_MAX + 1), "gzip"),
         (zlib.compress(BODY) + b"tail", "deflate"),
         (zlib.compress(BODY) + zlib.compress(BODY), "deflate"),
     ],
@@ -318,7 +318,7 @@ def test_what_follows_a_packed_body_and_is_none_is_no_whole_answer(packed: bytes
 
 
 def test_members_share_one_cap() -> None:
-    packed = gzip.compress(b"x" * 600) * 2
+    packed = gzip.compress(b"x" * 600, mtime=0) * 2
     (answer,), _ = asked(
         says(http(packed, "Content-Encoding: gzip")), client=HttpClient(response_bytes_max=1_000)
     )
