@@ -41,7 +41,7 @@ class Size:
 
 
 FULL: Final = Size(nodes=3, runs=300, calls_each=8, timeout_ms=10_000, kills=5, owner_restarts=1)
-SHORT: Final = Size(nodes=1, runs=20, calls_each=8, timeout_ms=1_500, kills=1, owner_restarts=0)
+SHORT: Final = Size(nodes=1, runs=20, calls_each=6, timeout_ms=1_500, kills=1, owner_restarts=0)
 
 
 class Owner:

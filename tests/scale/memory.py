@@ -28,8 +28,10 @@ from boundloop.runtime.prices import Price
 LIMITS: Final = Limits(cost="0.10", deadline_s=600)
 PRICE: Final = Price(input=1_000_000, output=2_000_000)
 CONNECTIONS: Final = 32
-BYTES_PER_RUN_MAX: Final = 150.0
-"""The slope that is still none: less than a key of a dictionary a run. A state or a task that is kept costs thousands."""
+BYTES_PER_RUN_MAX: Final = 700.0
+"""The slope of resident memory that counts as none. The least that a run could leave behind, a task with its coroutine, is
+thousands of bytes. What is left is not Python's: bare Ray calls of an empty method cost 50 to 100 resident bytes each, and a
+run here makes three; in the owner, SQLite's pages and the rows of runs that the store remembers fill up to their bounds."""
 
 
 @dataclass(frozen=True)
