@@ -118,7 +118,11 @@ def _child_words(event: e.ChildReserved | e.ChildStarted | e.ChildToppedUp | e.C
             return _joined(f"{_amounts(event.granted)} more", by=event.by)
         case e.ChildSettled():
             head = f"run {event.child_run} {event.outcome}: {event.reason}"
-            return _joined(head, spent=_amounts(event.spent))
+            named = ", ".join(f"{one.run} {one.call} {one.tool}".rstrip() for one in event.unknown)
+            more = f" and {event.unknown_more} more" if event.unknown_more else ""
+            return _joined(
+                head, spent=_amounts(event.spent), effects=_amounts(event.effects), unknown=named + more
+            )
 
 
 def _amounts(named: dict[str, int]) -> str:

@@ -28,6 +28,9 @@ SYSTEM_BYTES_MAX: Final = 1_048_576
 RESULT_BYTES_MAX: Final = 16_384
 """What an agent's result may show of its child run's answer, unless said otherwise."""
 
+RESULT_BYTES_LEAST: Final = 256
+"""Room for who ran, how it ended and that the rest was left out."""
+
 _INPUT: Final = {"type": "string", "minLength": 1, "maxLength": INPUT_CHARS_MAX}
 _NOT_ASKED: Final = frozenset({"tool_calls_each", "token_bound"})
 
@@ -134,6 +137,10 @@ def _spec(
         agents=agents,
     )
     refuse_contradictions(definition, is_async=False)
+    if result_bytes_max < RESULT_BYTES_LEAST:
+        raise DeclarationError(
+            "out_of_bounds", f"at least {RESULT_BYTES_LEAST}", path=f"{name}.result_bytes_max"
+        )
     signature = CallSignature(definition.parameters, {}, takes_ctx=False, needs_self=False, is_async=False)
     return ToolSpec(definition=definition, handler=_never_executed, signature=signature)
 

@@ -7,6 +7,7 @@ fails its parent: whatever it came to is the result of one call.
 
 from __future__ import annotations
 
+from collections import Counter
 from hashlib import sha256
 from typing import Final
 
@@ -20,15 +21,13 @@ from .canonical import JSON, canonical_bytes, decode_canonical
 from .commands import ChildEnded, ChildOpened
 from .decision import NOTHING, Decision
 from .errors import BugError
+from .events import UnknownBelow
 from .leases import grants, limits_of_child
 from .order import OUT, may_start
 from .pins import Pins, encode_pins
 from .results import room_for_result
-from .state import EACH, METERED, CallState, ChildState, State
+from .state import EACH, METERED, UNKNOWN_BELOW_MAX, CallState, ChildState, State
 from .top_ups import agent_of_call
-
-DETAIL_CHARS_MAX: Final = 512
-NAMES_MAX: Final = 64
 
 
 def child_run_id(run_id: str, call: str) -> str:
@@ -158,35 +157,59 @@ def ended_child(call: str, child: State) -> ChildEnded:
     """What the child's log says of its end."""
     spent = {name: getattr(child.meters, name).spent for name in METERED}
     spent |= {EACH + tool: count for tool, count in child.calls_each.items() if count}
+    own = (UnknownBelow(child.run_id, one.call, one.tool) for one in child.unknown_calls.values())
+    unknown = (*own, *child.unknown_below)
+    effects = Counter(child.effects) + Counter(child.effects_below)
+    # What took effect without a usable result is no success of its tool, but it happened.
+    succeeded = (Counter(child.effects) | Counter(child.succeeded_tools)) + Counter(child.effects_below)
     return ChildEnded(
         call=call,
         outcome=child.outcome,
         reason=child.reason,
         spent=spent,
-        detail=child.detail[:DETAIL_CHARS_MAX],
         text=child.final_text,
-        succeeded=dict(list(child.succeeded_tools.items())[:NAMES_MAX]),
-        unknown_effects=tuple(child.unknown_calls)[:NAMES_MAX],
+        succeeded=dict(succeeded),
+        effects=dict(effects),
+        unknown=unknown[:UNKNOWN_BELOW_MAX],
+        unknown_more=child.unknown_more + len(unknown[UNKNOWN_BELOW_MAX:]),
     )
 
 
 def unreadable_child(call: str, child: ChildState, reason: str) -> ChildEnded:
-    """A child whose log can't be believed: nobody knows what it spent, so all of its lease is spent."""
-    return ChildEnded(call=call, outcome="failed", reason=reason, spent=dict(child.granted))
+    """A child whose log can't be believed: nobody knows what it did and what it spent, so all of its lease is spent."""
+    return ChildEnded(
+        call=call,
+        outcome="failed",
+        reason=reason,
+        spent=dict(child.granted),
+        unknown=(UnknownBelow(child.run_id, "", ""),),
+    )
 
 
 def ended(state: State, command: ChildEnded, now_ms: int) -> Decision:
     """Settle the lease, and make of the child's end what the call came to. A failed child is an error result, which the
-    model may do something about; it is no failure of the run."""
+    model may do something about; it is no failure of the run. What it had done by then is told, and it isn't to be
+    tried again if that may be something."""
     call = state.calls.get(command.call)
     child = None if call is None else call.child
     if call is None or child is None or call.phase != "waiting_child":
         return NOTHING
     names = {*METERED, *child.granted}
     spent = {name: amount for name, amount in sorted(command.spent.items()) if name in names and amount > 0}
-    settled = e.ChildSettled(call.call, child.run_id, spent, command.outcome, command.reason)
+    settled = e.ChildSettled(
+        call.call,
+        child.run_id,
+        spent,
+        command.outcome,
+        command.reason,
+        command.effects,
+        command.unknown,
+        command.unknown_more,
+    )
     completed = command.outcome == "completed"
-    result = _result(state, call, command) if completed else None
+    acted = bool(command.effects or command.unknown or command.unknown_more)
+    body = _body(child, command) if completed or acted else None
+    result = None if body is None else _fitted(state, call, dict(body))
     executed = e.CallExecuted(
         call.call,
         call.attempt,
@@ -194,32 +217,66 @@ def ended(state: State, command: ChildEnded, now_ms: int) -> Decision:
         result,
         None if result is None else sha256(result).digest(),
         "" if completed else command.reason,
-        "" if completed else f"the agent did not complete its task: {command.outcome} ({command.reason})",
-        retryable=command.outcome in ("incomplete", "failed"),
+        "" if completed else _FAILED.format(command.outcome, command.reason) + (_STANDS if acted else ""),
+        retryable=command.outcome in ("incomplete", "failed") and not acted,
         duration_ms=max(0, now_ms - call.started_at_ms),
+        progress_sha256=None if body is None else _progress(body),
     )
     return Decision((settled, executed))
 
 
-def _result(state: State, call: CallState, command: ChildEnded) -> bytes:
-    """What the parent's model sees of a completed child: canonical JSON within the call's bound, the answer cut if need
-    be. The whole of it is the child's log."""
-    most = min(state.tools[call.tool].result_bytes_max, room_for_result(state))
+_FAILED: Final = "the agent did not complete its task: {} ({})"
+_STANDS: Final = "; what it did before stands, or may"
+
+
+def _body(child: ChildState, command: ChildEnded) -> dict[str, JSON]:
+    """All that there is to tell the parent's model."""
     body: dict[str, JSON] = {
-        "agent": "" if call.child is None else call.child.agent,
+        "agent": child.agent,
         "outcome": command.outcome,
         "reason": command.reason,
-        "run": "" if call.child is None else call.child.run_id,
+        "run": child.run_id,
         "text": command.text,
     }
     if command.succeeded:
         body["succeeded"] = dict(command.succeeded)
-    if command.unknown_effects:
-        body["unknown_effects"] = list(command.unknown_effects)
-    text = command.text
+    if command.unknown:
+        body["unknown_effects"] = [msgspec.structs.asdict(one) for one in command.unknown]
+    if command.unknown_more:
+        body["unknown_effects_more"] = command.unknown_more
+    return body
+
+
+def _progress(body: dict[str, JSON]) -> bytes:
+    """The digest by which two ends of children are the same: which runs they were is no news."""
+    same = {name: value for name, value in body.items() if name not in ("run", "unknown_effects")}
+    unknown = body.get("unknown_effects")
+    if isinstance(unknown, list):
+        same["unknown_effects"] = [one["tool"] for one in unknown if isinstance(one, dict)]
+    return sha256(canonical_bytes(same)).digest()
+
+
+def _fitted(state: State, call: CallState, body: dict[str, JSON]) -> bytes:
+    """Canonical JSON within the call's bound, and what was left out said: the text is cut first, then names are counted
+    instead, unknown effects last. The whole of it is the child's log."""
+    most = min(state.tools[call.tool].result_bytes_max, room_for_result(state))
     encoded = canonical_bytes(body)
+    text = str(body["text"])
     while len(encoded) > most and text:  # at least a quarter shorter each time
         text = text[: min(len(text) * 3 // 4, len(text) - (len(encoded) - most) // 8)]
         body["text"], body["text_truncated"] = text, True
         encoded = canonical_bytes(body)
+    for name in ("succeeded", "unknown_effects"):
+        names = body.get(name)
+        while len(encoded) > most and isinstance(names, dict | list) and names:
+            if isinstance(names, dict):
+                names.popitem()
+            else:
+                names.pop()
+            body[f"{name}_more"] = _count(body.get(f"{name}_more")) + 1
+            encoded = canonical_bytes(body)
     return encoded
+
+
+def _count(value: JSON) -> int:
+    return value if isinstance(value, int) else 0

@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from .errors import CallerError
-from .events import Rung, RungVerdict
+from .events import Rung, RungVerdict, UnknownBelow
 from .ledger import LedgerRow
 from .model import ModelTurn
 
@@ -140,18 +140,19 @@ class ChildOpened(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 class ChildEnded(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What the child's own log says of its end: what it spent, how it ended, what it answered.
 
-    ``spent`` is by the names of the lease. ``succeeded`` counts bound successes by tool; ``unknown_effects`` names calls of
-    the child of which nobody knows whether they took effect.
+    ``spent`` is by the names of the lease. ``succeeded`` counts its bound successes by tool, and the effects of runs below it;
+    ``effects``, ``unknown`` and ``unknown_more`` as in ``child_settled``.
     """
 
     call: str
     outcome: str
     reason: str
     spent: dict[str, int]
-    detail: str = ""
     text: str = ""
     succeeded: dict[str, int] = {}
-    unknown_effects: tuple[str, ...] = ()
+    effects: dict[str, int] = {}
+    unknown: tuple[UnknownBelow, ...] = ()
+    unknown_more: int = 0
 
 
 class NothingLeft(msgspec.Struct, frozen=True, kw_only=True, gc=False):

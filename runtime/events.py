@@ -404,15 +404,29 @@ class ChildToppedUp(Event, frozen=True, tag="child_topped_up"):
     command_sha256: bytes = b""
 
 
+class UnknownBelow(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """An effect of a run below that may or may not have happened. Without ``call`` and ``tool`` the run's whole log can't be
+    read: nobody knows what it did."""
+
+    run: str
+    call: str
+    tool: str
+
+
 class ChildSettled(Event, frozen=True, tag="child_settled"):
     """The lease is closed by what the child's own log says that it spent; the rest is free again. Its outcome is that of
-    the ended child; ``call_executed`` follows in the same append."""
+    the ended child; ``call_executed`` follows in the same append. ``effects`` counts, by tool, what took effect in the child
+    and below it; ``unknown`` names the first ``UNKNOWN_BELOW_MAX`` of which nobody knew at its end, ``unknown_more`` counts
+    the others."""
 
     call: str
     child_run: str
     spent: dict[str, int]
     outcome: str
     reason: str
+    effects: dict[str, int] = {}
+    unknown: tuple[UnknownBelow, ...] = ()
+    unknown_more: int = 0
 
 
 class LeaseDenied(Event, frozen=True, tag="lease_denied"):

@@ -21,7 +21,17 @@ from .limits import RAISABLE, LimitValues
 from .model import AssistantCall, AssistantItem, Item, NoteItem, ResultItem, UserItem
 from .pins import Pins
 from .projection import error_content, ok_content, replayed_content
-from .state import EACH, METERED, ApprovalState, CallState, ChildState, Meters, State, run_name
+from .state import (
+    EACH,
+    METERED,
+    UNKNOWN_BELOW_MAX,
+    ApprovalState,
+    CallState,
+    ChildState,
+    Meters,
+    State,
+    run_name,
+)
 from .transitions import CallPhase, next_call_phase, next_run_phase
 
 _encode_item = msgspec.msgpack.Encoder().encode
@@ -491,6 +501,8 @@ def _call_reconciled(state: State, event: e.CallReconciled, at_ms: int) -> None:
         next_call_phase(call.phase, "call_reconciled")
         if event.outcome != "unknown":
             state.unknown_calls.pop(event.call, None)
+        if event.outcome == "applied":
+            _count_effect(state.effects, call.tool)
         _remember(state, event)
         return
     wanted = _AFTER_RECONCILED[event.outcome]
@@ -524,6 +536,8 @@ def _reconcile_after_end(state: State, event: e.CallReconciled) -> None:
     if event.call not in state.unknown_calls:
         raise BugError("call_unknown", f"no unknown effect {event.call}", path=event.call)
     next_call_phase("bound", "call_reconciled")
+    if event.outcome == "applied":
+        _count_effect(state.effects, state.unknown_calls[event.call].tool)
     if event.outcome != "unknown":
         del state.unknown_calls[event.call]
     _remember(state, event)
@@ -568,7 +582,8 @@ def _content(call: CallState, event: e.ResultBound) -> bytes:
         return ok_content(
             result, call.observed_at_ms, truncated=call.met is not None or call.artifact is not None
         )
-    return error_content(event.code, event.safe_message, path=call.path, retryable=call.retryable)
+    data = None if call.child is None else call.result  # what an agent did that failed afterwards
+    return error_content(event.code, event.safe_message, path=call.path, retryable=call.retryable, data=data)
 
 
 def _count_result(state: State, call: CallState) -> None:
@@ -581,6 +596,8 @@ def _count_result(state: State, call: CallState) -> None:
         digest = call.code.encode()
         if call.rung == "" and call.code != "unknown" and call.child is None:
             state.counters.failures += 1
+    if call.key is not None and not call.replayed and (call.status == "ok" or call.outcome == "succeeded"):
+        _count_effect(state.effects, call.tool)  # also where its result is of no use
     if call.args_sha256:
         same = repeat_key(call)
         pair = same + digest
@@ -592,6 +609,10 @@ def _count_result(state: State, call: CallState) -> None:
     if news not in state.results_seen:
         state.results_seen[news] = state.seq
         state.turn_progress = True
+
+
+def _count_effect(effects: dict[str, int], tool: str, count: int = 1) -> None:
+    effects[tool] = effects.get(tool, 0) + count
 
 
 def _count_evidence(state: State, call: CallState) -> None:
@@ -672,6 +693,11 @@ def _child_settled(state: State, event: e.ChildSettled, at_ms: int) -> None:
         tool = name.removeprefix(EACH)
         if tool != name:
             state.calls_each[tool] += event.spent.get(name, 0) - set_aside
+    for tool, count in event.effects.items():
+        _count_effect(state.effects_below, tool, count)
+    unknown = (*state.unknown_below, *event.unknown)
+    state.unknown_below = unknown[:UNKNOWN_BELOW_MAX]
+    state.unknown_more += event.unknown_more + len(unknown[UNKNOWN_BELOW_MAX:])
 
 
 def _lease(state: State, granted: dict[str, int]) -> None:

@@ -7,7 +7,7 @@ never an instruction and never control.
 
 from __future__ import annotations
 
-from .canonical import JSON, canonical_bytes
+from .canonical import JSON, canonical_bytes, decode_canonical
 
 MESSAGE_CHARS_MAX = 512
 
@@ -34,11 +34,16 @@ def replayed_content(result: bytes, effect_at_ms: int, *, arguments_differ: bool
     )
 
 
-def error_content(code: str, message: str, *, path: str = "", retryable: bool = False) -> bytes:
-    """A refusal, failure or unknown outcome. The message is ours or a tool's safe text, bounded."""
+def error_content(
+    code: str, message: str, *, path: str = "", retryable: bool = False, data: bytes | None = None
+) -> bytes:
+    """A refusal, failure or unknown outcome. The message is ours or a tool's safe text, bounded. ``data`` is canonical JSON:
+    what an agent that failed had done by then."""
     body: dict[str, JSON] = {"code": code, "message": message[:MESSAGE_CHARS_MAX], "status": "error"}
     if path:
         body["path"] = path[:MESSAGE_CHARS_MAX]
     if retryable:
         body["retryable"] = True
+    if data is not None:
+        body["data"], body["trust"] = decode_canonical(data), "untrusted"
     return canonical_bytes(body)

@@ -11,7 +11,7 @@ from hashlib import sha256
 import msgspec
 
 from .budget import UNLIMITED, Meter
-from .events import Revisions
+from .events import Revisions, UnknownBelow
 from .limits import LimitValues
 from .model import Item
 from .pins import Pins
@@ -21,6 +21,9 @@ from .transitions import CallPhase, RunPhase
 ZERO_DIGEST = bytes(32)
 EACH = "tool_calls_each."
 """Before a tool's name, what a lease calls the limit on calls of that tool."""
+
+UNKNOWN_BELOW_MAX = 64
+"""How many unknown effects of runs below one are named in its log for each of its children, and kept of all of them."""
 
 
 def run_name(run_id: str) -> str:
@@ -252,7 +255,14 @@ class State(msgspec.Struct):
     results_seen: dict[bytes, int] = {}
     evidence: list[int] = []
     succeeded_tools: dict[str, int] = {}
+    effects: dict[str, int] = {}
+    """By tool, how often an effect of this run is known to have happened; replays are none."""
+    effects_below: dict[str, int] = {}
+    """The same of the ended runs below this one, as of their end."""
     unknown_calls: dict[str, CallState] = {}
+    unknown_below: tuple[UnknownBelow, ...] = ()
+    """Unknown effects of those; at most ``UNKNOWN_BELOW_MAX``, and ``unknown_more`` beyond."""
+    unknown_more: int = 0
     commands: dict[str, int] = {}
     """Accepted outside commands: command id -> seq of its event."""
     command_digests: dict[str, bytes] = {}

@@ -75,7 +75,16 @@ EVENTS: tuple[e.AnyEvent, ...] = (
     e.ChildReserved("c1.0", "r9", "helper", {"turns": 4, "tool_calls_each.pay": 1}, 9_000),
     e.ChildStarted("c1.0", "r9"),
     e.ChildToppedUp("c1.0", {"turns": 2}, "run:r9", "cmd8", D),
-    e.ChildSettled("c1.0", "r9", {"turns": 5}, "completed", "final"),
+    e.ChildSettled(
+        "c1.0",
+        "r9",
+        {"turns": 5},
+        "completed",
+        "final",
+        {"pay": 1},
+        (e.UnknownBelow("r9", "c1.0", "ship"),),
+        2,
+    ),
     e.LeaseDenied("run:r0", ("turns",)),
     e.ResultBound("c1.0", "ok", "replayed", A, "text", b"{}", e.ReplayedFrom("r0", "c1.0", 4, True)),
 )
