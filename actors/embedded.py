@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import resource
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from typing import Final, Protocol, TypeVar, cast
 
@@ -55,6 +56,10 @@ OWNER_ANSWER_S: Final = 30.0
 
 ACTORS_MAX: Final = 1_000
 """Run actors of one Runtime, of each kind."""
+
+FILES_AN_ACTOR: Final = 2
+FILES_BESIDES: Final = 256
+"""Open files of an owner: for each run actor its connection and Ray's channel to it; and all others."""
 
 
 class Serving(Protocol):
@@ -425,11 +430,24 @@ def cluster_use(
     _insist_on_count("dense_actors", dense_actors, 0)
     if ray_option is None and not attached():
         return None
+    _insist_on_files(run_actors + dense_actors)
     from .ray_cluster_use import RayClusterUse
 
     return lambda: RayClusterUse(
         ray_option, name=name, run_actors=run_actors, warm=warm, dense_actors=dense_actors, pools=pools
     )
+
+
+def _insist_on_files(actors: int) -> None:
+    """An owner that can open no file for an actor that it was promised keeps that actor's runs waiting."""
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    wanted = FILES_BESIDES + FILES_AN_ACTOR * actors
+    if limit != resource.RLIM_INFINITY and limit < wanted:
+        raise DeclarationError(
+            "option_value",
+            f"{actors} actors need {wanted} open files, and {limit} are allowed",
+            path="run_actors",
+        )
 
 
 def _insist_on_count(name: str, value: object, least: int) -> None:

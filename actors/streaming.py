@@ -14,7 +14,7 @@ from ..eventstore.history import load_run
 from ..eventstore.port import EventStore, StoredAppend
 from ..runtime.errors import HistoryRefused, RunNotFound
 from ..runtime.events import AnyEvent, RunSuspended, RunTerminated
-from .result import result_of
+from .resting import rested_result
 from .waiting import Until, rests
 
 PAGE_ROWS: Final = 200
@@ -64,7 +64,7 @@ async def committed_from(store: EventStore, run_id: str, after_seq: int, row_seq
     if row.ready or row.owner:
         return Page(items=(), row_seq=row_seq, over=False)
     state, _ = await load_run(store, run_id)
-    return Page(items=(), row_seq=row_seq, over=rests(result_of(state), until))
+    return Page(items=(), row_seq=row_seq, over=rests(await rested_result(store, state), until))
 
 
 def _end(row: StoredAppend) -> int:

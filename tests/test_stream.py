@@ -13,10 +13,13 @@ from typing import Any, Final
 
 import pytest
 from tests.attach_play import LIMITS, half_of, on_loop, runtime_on
+from tests.stepped_runtime import Site
+from tests.test_trees import TOOLS, approval_in_a_grandchild
 
 from boundloop.actors import embedded, streaming
 from boundloop.actors.client import Runtime
 from boundloop.actors.streaming import Committed
+from boundloop.actors.waiting import Until
 from boundloop.adapters import ScriptedModel, say
 from boundloop.eventstore.codec import resolve
 from boundloop.eventstore.memory import MemoryStore
@@ -123,6 +126,17 @@ def test_a_stream_of_a_run_that_waits_ends_where_the_reader_wants_it_to(runtime:
         runtime.approve(waiting.run_id, waiting.approvals[0].approval_id, by="os:ann@desk")
         assert isinstance(rest.result(WITHIN_S)[-1].event, e.RunTerminated)
         assert rest.result()[0].seq == so_far[-1].seq + 1
+
+
+def test_a_stream_of_a_tree_ends_when_all_of_it_waits_for_a_person(site: Site) -> None:
+    host = site.open(approval_in_a_grandchild().model, TOOLS)
+    run_id = host.start()
+    assert host.rest(run_id).status == "waiting"
+    seq = host.state(run_id).seq
+    wanted: tuple[tuple[Until, bool], ...] = (("rest", True), ("stop", False))
+    for until, over in wanted:
+        page = host.on_loop(streaming.committed_from(site.store, run_id, seq, seq, until))
+        assert (page.items, page.over) == ((), over)
 
 
 def test_a_stream_ends_with_a_stop_and_another_takes_up_there(runtime: Runtime) -> None:
