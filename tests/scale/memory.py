@@ -163,7 +163,8 @@ def _judge(verdicts: Verdicts, measured: list[_Held], size: Size) -> None:
         ("dense actor: tasks", first.actor_tasks, last.actor_tasks),
         ("processes", first.processes, last.processes),
     ):
-        spare = CONNECTIONS if name.endswith("files") else 2
+        # Connections come and go, and the last words of a round may still be on their way; one a run would be thousands.
+        spare = CONNECTIONS if name.endswith(("files", "tasks")) else 2
         verdicts.holds(name, f"{before} to {after}", holds=after <= before + spare)
 
 
