@@ -13,7 +13,7 @@ from ..eventstore.history import load_intact, read_records
 from ..eventstore.port import EventStore
 from ..eventstore.rules import ENDED_STATUS
 from ..eventstore.submit import decode_answer
-from ..runtime.children import child_start, ended_child, unreadable_child
+from ..runtime.children import cancel_by_parent, child_start, ended_child, unreadable_child
 from ..runtime.commands import (
     Cancel,
     ChildEnded,
@@ -29,6 +29,7 @@ from ..runtime.commands import (
 from ..runtime.errors import BugError, ConflictError, HistoryRefused, LogDamaged, StoreError
 from ..runtime.events import RunStarted
 from ..runtime.state import CallState, ChildState, State, run_name
+from ..runtime.stops import ends_children
 from ..runtime.top_ups import Short, lease_of, lease_raise, short_of, top_up_id
 
 ASK_ROUNDS_MAX: Final = 4
@@ -95,13 +96,13 @@ async def _damaged_child(store: EventStore, call: CallState, error: StoreError) 
 async def cancel_child(store: EventStore, state: State, call: CallState) -> None:
     """Have the child cancelled by whoever decides for it. A refusal means that it has ended, or is being cancelled."""
     child = _child(call)
-    command = Cancel(command_id=f"cancel_{child.run_id}"[:128], by=run_name(state.run_id), reason="by_parent")
-    await _submit(store, child.run_id, command)
+    await _submit(store, child.run_id, cancel_by_parent(state.run_id, child.run_id))
 
 
-async def ask_parent(store: EventStore, child: State, asked: Short) -> RaiseLease | NothingLeft:
+async def ask_parent(store: EventStore, child: State, asked: Short) -> RaiseLease | NothingLeft | Cancel:
     """More of what the run is short of: from its parent, else from the nearest run further up that has enough, and from
-    there down again, on record in each log. What the parent's log grants already is taken first."""
+    there down again, on record in each log. What the parent's log grants already is taken first. A parent that ends its
+    children ends this one: being short isn't why it stops."""
     for _ in range(ASK_ROUNDS_MAX):
         try:
             parent, _ = await load_intact(store, child.parent_run)
@@ -112,6 +113,8 @@ async def ask_parent(store: EventStore, child: State, asked: Short) -> RaiseLeas
         call = parent.calls.get(child.parent_call)
         if call is None or call.child is None or call.phase != "waiting_child":
             break
+        if ends_children(parent):
+            return cancel_by_parent(parent.run_id, child.run_id)
         raised = lease_raise(child, lease_of(call))
         if raised is not None:
             return raised
@@ -121,7 +124,8 @@ async def ask_parent(store: EventStore, child: State, asked: Short) -> RaiseLeas
 
 
 async def _given(store: EventStore, parent: State, call: CallState, child: State, asked: Short) -> bool:
-    """Whether the parent sets more aside. One that hasn't enough asks its own parent first: at most ``depth`` deep."""
+    """Whether to look at the parent again: it sets more aside, or ends. One that hasn't enough asks its own parent first:
+    at most ``depth`` deep."""
     command = TopUpChild(
         command_id=top_up_id(child, asked),
         by=run_name(child.run_id),
@@ -130,14 +134,16 @@ async def _given(store: EventStore, parent: State, call: CallState, child: State
         asked=asked,
     )
     answer = await _submit(store, parent.run_id, command)
-    if answer.accepted or answer.code != "nothing_left" or not parent.parent_run:
-        return answer.accepted
+    if answer.code != "nothing_left" or not parent.parent_run:
+        return answer.accepted or answer.code == "run_ending"
     missing = short_of(parent, asked)
     raised = await ask_parent(store, parent, missing) if missing else None
     if isinstance(raised, NothingLeft):
         return False
     if raised is not None:
         await _submit(store, parent.run_id, raised)
+    if isinstance(raised, Cancel):
+        return True
     return (await _submit(store, parent.run_id, command)).accepted
 
 

@@ -348,8 +348,10 @@ class RunDriver:
                 raise Lost
         journal.committed(request)
         self._lost_claims.clear()
-        # An append without a release tells the store that its host has seen what woke the run.
-        self._looked.clear()
+        if isinstance(answer, AlreadyDone) or answer.woken:
+            # Without a release it told the store that its host has seen what woke the run.
+            self._seen_keys.clear()
+            self._looked.clear()
         self.parked = release
         if not self.durable.done():
             self.durable.set_result(None)

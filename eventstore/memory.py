@@ -112,9 +112,10 @@ class MemoryStore:
         self._blobs.update(request.blobs)
         if run is None:
             run = self._runs[request.run_id] = _Run(_new_row(request), len(self._runs))
+        marked = run.ready_at_ms is not None
         woken = self._write(request, run, now_ms)
         self._notify(woken)
-        return Appended(run.row.seq, now_ms)
+        return Appended(run.row.seq, now_ms, marked and run.ready_at_ms is None)
 
     def _refusal(self, request: Append, run: _Run | None, now_ms: int) -> AppendAnswer | None:
         if run is None:
@@ -296,9 +297,10 @@ class MemoryStore:
         if holder is not None and holder.host_id != host_id and holder.host_id not in dead_hosts:
             return Owned(holder)
         died = run.row.owner not in ("", host_id)
+        marked = run.ready_at_ms is not None
         run.row = msgspec.structs.replace(run.row, epoch=run.row.epoch + 1, owner=host_id)
         run.ready_at_ms = None
-        return Acquired(run.row.epoch, run.row.seq, run.row.head, died)
+        return Acquired(run.row.epoch, run.row.seq, run.row.head, died, marked)
 
     def _live_owner(self, host_id: str) -> HostRow | None:
         host = self._hosts.get(host_id)

@@ -72,10 +72,12 @@ class Append(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Appended(msgspec.Struct, frozen=True, tag="appended"):
-    """Committed now. ``seq`` is the run's new last seq."""
+    """Committed now. ``seq`` is the run's new last seq. ``woken``: the run was marked ready until now; this append took the
+    mark away, so its writer looks again at whatever it waits for."""
 
     seq: int
     now_ms: int
+    woken: bool = False
 
 
 class AlreadyDone(msgspec.Struct, frozen=True, tag="already_done"):
@@ -154,12 +156,13 @@ class HostRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 class Acquired(msgspec.Struct, frozen=True, tag="acquired"):
     """The run is the caller's under a new epoch. ``died`` is True if its previous host still held it (expired or
-    proven dead): the caller appends ``run_resumed`` before anything else."""
+    proven dead): the caller appends ``run_resumed`` before anything else. ``woken``: the run was marked ready until now."""
 
     epoch: int
     seq: int
     head: bytes
     died: bool
+    woken: bool = False
 
 
 class Owned(msgspec.Struct, frozen=True, tag="owned"):

@@ -158,6 +158,7 @@ class SqliteAppends:
             if held is not None and not accepts_claim(held, request.run_id, request.claim):
                 return self._refusal(request) or ClaimTaken(held)
         seq = request.expected_seq + request.event_count
+        marked = known is not None and known.ready_at_ms is not None
         if known is None:
             known = self._create(request, now_ms)
         elif not self._advance(request, known, seq, now_ms):
@@ -187,7 +188,7 @@ class SqliteAppends:
             self._settle(request.run_id, settlement, now_ms)
         for run_id in request.wake_runs:
             self._wake(run_id, now_ms)
-        return Appended(seq, now_ms)
+        return Appended(seq, now_ms, marked and known.ready_at_ms is None)
 
     def _out_of_line(self, request: Append, known: _Known) -> AppendAnswer | None:
         """A writer that isn't the run's any more is told so; one that is has a bug, and it is raised."""

@@ -222,10 +222,10 @@ class SqliteRows(SqliteAppends):
         return None if row is None else HostRow(**named(_HOST_COLUMNS, row))
 
     def acquire(self, run_id: str, host_id: str, dead_hosts: Sequence[str]) -> AcquireAnswer:
-        row = self._one("SELECT owner, epoch, seq, head FROM runs WHERE run_id = ?", (run_id,))
+        row = self._one("SELECT owner, epoch, seq, head, ready_at_ms FROM runs WHERE run_id = ?", (run_id,))
         if row is None:
             return NotFound()
-        owner, epoch, seq, head = row
+        owner, epoch, seq, head, ready_at_ms = row
         holder = self._live_host(owner) if owner else None
         if holder is not None and owner != host_id and owner not in dead_hosts:
             return Owned(holder)
@@ -234,7 +234,7 @@ class SqliteRows(SqliteAppends):
             (host_id, run_id),
         )
         self._known.pop(run_id, None)
-        return Acquired(epoch + 1, seq, head, owner not in ("", host_id))
+        return Acquired(epoch + 1, seq, head, owner not in ("", host_id), ready_at_ms is not None)
 
     def release(self, run_id: str, host_id: str, epoch: int, ready: bool) -> None:
         done = self._connection().execute(

@@ -44,7 +44,6 @@ from .port import (
     Owned,
 )
 from .process_identity import start_of, this_process
-from .rules import ENDED_STATUS
 
 TRIES_MAX = 8
 """How often a command is decided anew because another host got between; then it is a ``ConflictError``."""
@@ -205,7 +204,7 @@ async def _append(
         host_id=host_id,
         settlements=tuple(written.settlements),
         release=True,
-        ready=_has_work(state, at_ms) or await _a_child_ended(store, state),
+        ready=_has_work(state, at_ms, woken=acquired.woken),
         wake_runs=runs_to_wake(state),
         blobs=blobs,
     )
@@ -253,23 +252,13 @@ class _Written:
         self.settlements += decision.settlements
 
 
-def _has_work(state: State, now_ms: int) -> bool:
-    """Whether a host would find something to do at once; timers are found by the index."""
+def _has_work(state: State, now_ms: int, *, woken: bool) -> bool:
+    """Whether a host would find something to do at once; timers are found by the index. ``woken``: the mark of whoever
+    woke the run is gone with the acquisition, so a child that it waits for may have ended."""
     return bool(
         decide(state, Advance(), now_ms).events
-        or any(type(order) is not SettleChild for order in pending_orders(state, now_ms))
+        or any(woken or type(order) is not SettleChild for order in pending_orders(state, now_ms))
     )
-
-
-async def _a_child_ended(store: EventStore, state: State) -> bool:
-    """Whether a child's end has still to be settled. The mark that its last append left on this run is gone with the
-    acquisition, so its row is looked at."""
-    for call in state.calls.values():
-        if call.phase == "waiting_child" and call.child is not None:
-            row = await store.run(call.child.run_id)
-            if row is None or row.damaged or row.index.status == ENDED_STATUS:
-                return True
-    return False
 
 
 @asynccontextmanager

@@ -70,13 +70,6 @@ def law_holds(meter: Meter) -> bool:
     )
 
 
-class Lease(msgspec.Struct, frozen=True):
-    """What a parent sets aside for one child: a grant for each named quantity."""
-
-    child_run: str
-    granted: dict[str, int]
-
-
 def child_shares(free: int, children: int) -> tuple[int, ...]:
     """The grants of children without limits of their own that start in one tick: half of what is free, in equal
     parts, rounded down. The other half stays with the parent for its own turns and for top-ups."""
@@ -94,9 +87,3 @@ def top_up(free: int, asked: int) -> int:
     """What a child that runs out gets on top, recorded in the parent's log before it stops: all it asks for, or what
     is left; 0 means that the child stops with its own limit's reason."""
     return max(0, min(free, asked))
-
-
-def settle_lease(meter: Meter, lease_granted: int, child: Meter) -> None:
-    """Close a child's lease from the child's own meter. The child's overrun is the parent's: it draws on the parent's
-    free first."""
-    meter.settle(lease_granted, child.spent)

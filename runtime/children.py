@@ -18,7 +18,7 @@ from .agent_definition import AgentDefinition
 from .agent_reach import agent_called, is_chosen, tools_of
 from .binding import request_sha256
 from .canonical import JSON, canonical_bytes, decode_canonical
-from .commands import ChildEnded, ChildOpened
+from .commands import Cancel, ChildEnded, ChildOpened
 from .decision import NOTHING, Decision
 from .errors import BugError
 from .events import UnknownBelow
@@ -26,7 +26,7 @@ from .leases import grants, limits_of_child
 from .order import OUT, may_start
 from .pins import Pins, encode_pins
 from .results import room_for_result
-from .state import EACH, METERED, UNKNOWN_BELOW_MAX, CallState, ChildState, State
+from .state import EACH, METERED, UNKNOWN_BELOW_MAX, CallState, ChildState, State, run_name
 from .top_ups import agent_of_call
 
 
@@ -90,6 +90,11 @@ def reserve(
         child_run = child_run_id(state.run_id, call.call)
         events.append(e.ChildReserved(call.call, child_run, agent.name, lease, deadline))
     return Decision(tuple(events))
+
+
+def cancel_by_parent(run_id: str, child_run: str) -> Cancel:
+    """What a run cancels its child with, the same whoever derives it."""
+    return Cancel(command_id=f"cancel_{child_run}"[:128], by=run_name(run_id), reason="by_parent")
 
 
 def child_start(state: State, call: CallState) -> tuple[e.RunStarted, bytes]:

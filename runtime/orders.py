@@ -15,7 +15,7 @@ from .effects import may_resend, queries_left, resend_at, resend_due
 from .limits import MARGIN_MS
 from .order import may_start
 from .state import CallState, State
-from .stops import child_overdue_at, ending, may_query
+from .stops import child_overdue_at, ending, ends_children, may_query
 from .top_ups import Short, calls_held, calls_short, may_ask
 from .turns import next_request_short
 
@@ -56,8 +56,8 @@ class StartChild(msgspec.Struct, frozen=True, gc=False):
 
 
 class SettleChild(msgspec.Struct, frozen=True, gc=False):
-    """Look whether the child run has ended. A driver does so when it began to wait, after each append of its own and
-    whenever the store says that the run was woken, not in a loop."""
+    """Look whether the child run has ended. A driver does so when it began to wait and whenever the store says that the
+    run was woken, by a signal or in its answer to an append, not in a loop."""
 
     call: str
 
@@ -126,7 +126,7 @@ def _child_orders(state: State, call: CallState, now_ms: int) -> list[Order]:
         return [StartChild(call.call)]
     orders: list[Order] = [SettleChild(call.call)]
     overdue = state.phase == "open_calls" and now_ms > child_overdue_at(state)
-    if state.cancel_reason or state.close_requested or ending(state) or overdue:
+    if ends_children(state) or overdue:
         orders.append(CancelChild(call.call))
     return orders
 

@@ -133,6 +133,11 @@ def _abandon_model(state: State, code: str) -> e.ModelFailed:
     )
 
 
+def ends_children(state: State) -> bool:
+    """Whether the run is on its way to an end that its child runs don't outlast: they are cancelled by it."""
+    return bool(state.cancel_reason or state.close_requested or ending(state))
+
+
 def child_overdue_at(state: State) -> int:
     """Until when a child may end by its own timer and name its own reason, at a deadline that it has in common with this
     run: what it has out is lost by then. Past it the child is cancelled."""

@@ -15,7 +15,6 @@ from boundloop.runtime.budget import (
     child_grant,
     child_shares,
     law_holds,
-    settle_lease,
     top_up,
 )
 from boundloop.runtime.errors import BugError
@@ -161,7 +160,7 @@ def end(node: Node) -> None:
             end(child)
     node.ended = True
     if node.parent is not None:
-        settle_lease(node.parent.meter, node.meter.granted, node.meter)
+        node.parent.meter.settle(node.meter.granted, node.meter.spent)
 
 
 def spent_in_tree(node: Node) -> int:

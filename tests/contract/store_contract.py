@@ -590,6 +590,29 @@ class StoreContract:
         with pytest.raises(RunNotFound):
             await world.store.mark_damaged("nobody", "x")
 
+    async def test_who_takes_the_ready_mark_away_is_told(self, world: World) -> None:
+        """So a wake whose signal comes late, or never, isn't lost with the mark."""
+        await world.store.register_host(world.host("h1"))
+        log, other = world.writer(host_id="h1"), world.writer("other")
+        await log.write("one")
+        await other.write("one")
+        plain = log.request("nobody woke it")
+        assert await world.store.append(plain) == Appended(2, world.clock())
+        log.follow(plain)
+        await other.write("wakes", wake_runs=("r1",))
+        goes_on = log.request("goes on")
+        assert await world.store.append(goes_on) == Appended(3, world.clock(), woken=True)
+        log.follow(goes_on)
+        await other.write("wakes again", wake_runs=("r1",))
+        parks = log.request("parks", release=True)
+        assert await world.store.append(parks) == Appended(4, world.clock())
+        acquired = await world.store.acquire("r1", "h1")
+        assert isinstance(acquired, Acquired)
+        assert acquired.woken
+        acquired = await world.store.acquire("r1", "h1")
+        assert isinstance(acquired, Acquired)
+        assert not acquired.woken
+
     async def test_who_marks_a_run_as_damaged_wakes_the_run_above_it(self, world: World) -> None:
         """Nobody writes into a damaged log, so its last append never comes to wake who waits for it."""
         await world.writer("parent").write("waits")

@@ -10,13 +10,14 @@ from typing import Any
 
 from boundloop.runtime import events as e
 from boundloop.runtime.agent_spec import agent, spawn
-from boundloop.runtime.children import child_run_id, child_start, ended_child
+from boundloop.runtime.children import cancel_by_parent, child_run_id, child_start, ended_child
 from boundloop.runtime.commands import Cancel, ChildOpened, NothingLeft, RaiseLease, TopUpChild
 from boundloop.runtime.invariants import check_tree
 from boundloop.runtime.limits import LimitValues
 from boundloop.runtime.orders import AskParent, CancelChild, Order, SettleChild, StartChild
 from boundloop.runtime.pins import Pins, read_pins
 from boundloop.runtime.state import State, run_name
+from boundloop.runtime.stops import ends_children
 from boundloop.runtime.top_ups import Short, lease_of, lease_raise, short_of, top_up_id
 
 from .shop import BY_NAME, TOOLS, limits, pins
@@ -98,9 +99,7 @@ class Family:
         assert CancelChild(name) in parent.orders()
         child = self.child(parent, name)
         child.now = max(child.now, parent.now)
-        child.send(
-            Cancel(command_id="cancel-by-parent", by=run_name(parent.state.run_id), reason="by_parent")
-        )
+        child.send(cancel_by_parent(parent.state.run_id, child.state.run_id))
 
     def ask(self, run: Run) -> bool:
         """The open question to the runs above; whether one of them gave something."""
@@ -110,11 +109,13 @@ class Family:
         self.check()
         return isinstance(answer, RaiseLease)
 
-    def _ask(self, child: State, asked: Short) -> RaiseLease | NothingLeft:
+    def _ask(self, child: State, asked: Short) -> RaiseLease | NothingLeft | Cancel:
         parent = self.runs[child.parent_run]
         subject = parent.state.calls.get(child.parent_call)
         if subject is None or subject.phase != "waiting_child":
             return NothingLeft(limits=tuple(asked))
+        if ends_children(parent.state):
+            return cancel_by_parent(parent.state.run_id, child.run_id)
         command = self.question(child, asked)
         for _ in range(2):
             raised = lease_raise(child, lease_of(subject))
@@ -127,6 +128,8 @@ class Family:
                 if isinstance(further, NothingLeft):
                     break
                 parent.send(further)
+                if isinstance(further, Cancel):
+                    return cancel_by_parent(parent.state.run_id, child.run_id)
                 parent.send(command)
             elif parent.refusal:
                 break
