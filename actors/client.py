@@ -28,7 +28,7 @@ from .loop_thread import LoopThread, closed, own_loop
 from .mapping import PARALLEL_DEFAULT, Batch, Mapped, Row
 from .model_spec import adapter_from
 from .owning import Parts
-from .pool_spec import Pool
+from .pool_spec import Pool, refuse_bad_pools
 from .result import Result
 from .run_options import Permissions, StartOptions, Tools, checked_text, permissions_from
 from .serving import Word, given_by_signals
@@ -194,19 +194,20 @@ class AsyncRuntime:
 
 
 class Runtime:
-    """Runs bounded agents on one store.
+    """Runs bounded agents on one store. ``rt.aio`` (an ``AsyncRuntime``) has the same methods as coroutines.
 
     ``store``: a URL (``sqlite:///file``, ``memory://``) or an open ``EventStore``. ``model``: a ``ModelAdapter`` or a
     spec string. ``tools``: the application's whole toolbox; a run is offered the subset that it asks for and its
     principal is permitted. ``permissions``: of ``principal``, or a callable ``(tenant, principal) -> permissions`` that
-    is asked again before every dispatch of an effect. ``groups``: concurrency limits by group name. ``dependencies``:
+    is asked again before every dispatch of an effect. ``groups``: concurrency limits by group name; a tool of a group or a
+    pool that isn't declared is refused. ``dependencies``:
     what tools find in ``ctx.dependencies``. ``take_over``: end another owner of the file, after proof that it is the one
     named in the lock. ``clock``: store milliseconds, ``loop``: the event loop that this
     Runtime's thread runs; both for simulation and tests.
 
     ``ray``: None uses the cluster that this process is attached to, else no Ray; ``"local"`` starts one on this machine and
     ends it with this Runtime; ``"require"`` joins what the process, ``RAY_ADDRESS`` or the machine has; anything else is a
-    GCS address. On Ray the first Runtime on a file owns it, wherever it is (driver, task, actor, notebook), and hosts: a
+    GCS address, ``HOST:PORT``, where a cluster has to answer within 15 s. On Ray the first Runtime on a file owns it, wherever it is (driver, task, actor, notebook), and hosts: a
     run of ``start`` has one of ``run_actors`` processes to itself while it works, ``warm_actors`` of which stand ready
     (each takes about 90 MB and a third of a second to make); runs of ``map`` and children share the owner's process, or
     ``dense_actors`` of their own. A further Runtime on the file goes through the owner and takes its place when it is
@@ -247,8 +248,11 @@ class Runtime:
         adapter = adapter_from(model) if isinstance(model, str) else model
         if adapter is not None and not hasattr(adapter, "request"):
             raise DeclarationError("model_type", "give a model's spec, or a ModelAdapter", path="model")
+        toolbox = tools if isinstance(tools, Toolbox) else Toolbox(tools)
+        declared = {} if pools is None else pools
+        refuse_bad_pools(declared, {} if groups is None else groups, toolbox)
         parts = Parts(
-            toolbox=tools if isinstance(tools, Toolbox) else Toolbox(tools),
+            toolbox=toolbox,
             policy=policy or Policy(),
             adapter=adapter,
             tenant=checked_text(tenant, "tenant"),
@@ -263,8 +267,12 @@ class Runtime:
             run_actors=run_actors,
             warm=warm_actors,
             dense_actors=dense_actors,
-            pools=pools,
+            pools=declared,
         )
+        if cluster is not None and isinstance(store, str):
+            from .ray_cluster_use import refuse_unfit
+
+            refuse_unfit(parts, declared, store, insisted=ray is not None)
         self._embedded = Embedded(
             parts,
             prices=prices or PriceTable(revision="none"),

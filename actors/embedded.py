@@ -420,14 +420,20 @@ def cluster_use(
 ) -> Callable[[], ClusterUse] | None:
     """How ``Runtime(ray=…)`` uses Ray; None if it doesn't. Imports nothing of Ray unless it is to be used. Raises
     ``DeclarationError``."""
-    from .ray_cluster import attached, refuse_client
+    from .ray_cluster import attached, refuse_bad_address
 
     if not (ray_option is None or (isinstance(cast(object, ray_option), str) and ray_option)):
         raise DeclarationError("option_type", 'None, "local", "require" or an address', path="ray")
-    refuse_client(ray_option or "")
+    refuse_bad_address(ray_option)
+    if not name:
+        raise DeclarationError("option_value", "a Runtime's name isn't empty", path="name")
     _insist_on_count("run_actors", run_actors, 1)
     _insist_on_count("warm_actors", warm, 0)
     _insist_on_count("dense_actors", dense_actors, 0)
+    if warm > run_actors:
+        raise DeclarationError(
+            "option_value", f"{warm} of {run_actors} run actors can't stand ready", path="warm_actors"
+        )
     if ray_option is None and not attached():
         return None
     _insist_on_files(run_actors + dense_actors)
@@ -451,5 +457,7 @@ def _insist_on_files(actors: int) -> None:
 
 
 def _insist_on_count(name: str, value: object, least: int) -> None:
-    if type(value) is not int or not least <= value <= ACTORS_MAX:
-        raise DeclarationError("option_value", f"must be between {least} and {ACTORS_MAX}", path=name)
+    if type(value) is not int:
+        raise DeclarationError("option_type", f"must be an integer from {least} to {ACTORS_MAX}", path=name)
+    if not least <= value <= ACTORS_MAX:
+        raise DeclarationError("option_value", f"must be from {least} to {ACTORS_MAX}", path=name)

@@ -13,6 +13,7 @@ from typing import Any, Final, cast
 
 from ..runtime.errors import DeclarationError
 from ..runtime.policy import Policy
+from ..runtime.tool_rules import LABEL_CHARS_MAX
 from ..runtime.tool_spec import ToolSpec
 from ..runtime.toolbox import Toolbox
 from . import query
@@ -67,14 +68,36 @@ class Pool:
 
 
 def refuse_bad_pools(pools: Mapping[str, Pool], groups: Mapping[str, int], toolbox: Toolbox) -> None:
-    """Raise ``DeclarationError`` for the first fault; ``path`` names the pool and the field, or the tool."""
-    for name, pool in pools.items():
+    """Raise ``DeclarationError`` for the first fault; ``path`` names the pool and the field, or the tool. A tool of a group
+    that isn't declared is one: a misspelt name must not leave a far side without its limit."""
+    for name, pool in _named(pools, "pools").items():
         _refuse_bad_pool(name, pool)
-    for name, limit in groups.items():
+    for name, limit in _named(groups, "groups").items():
         _whole(f"groups.{name}", limit, 1, GROUP_LIMIT_MAX)
     for spec in toolbox.values():
-        if spec.definition.pool not in pools and spec.definition.pool != DEFAULT_POOL:
-            raise DeclarationError("pool_unknown", "no such pool is declared", path=f"{spec.name}.pool")
+        pool, group = spec.definition.pool, spec.definition.group
+        if pool not in pools and pool != DEFAULT_POOL:
+            raise DeclarationError(
+                "pool_unknown", f'declare pools={{"{pool}": Pool(…)}}', path=f"{spec.name}.pool"
+            )
+        if group is not None and group not in groups:
+            raise DeclarationError(
+                "group_unknown",
+                f'declare groups={{"{group}": LIMIT}}, or it would have no limit',
+                path=f"{spec.name}.group",
+            )
+
+
+def _named(given: object, path: str) -> Mapping[str, object]:
+    if not isinstance(given, Mapping):
+        raise DeclarationError("option_type", "must be a mapping by name", path=path)
+    found = cast("Mapping[object, object]", given)
+    for name in found:
+        if not isinstance(name, str):
+            raise DeclarationError("option_type", "names must be texts", path=path)
+        if not 0 < len(name) <= LABEL_CHARS_MAX:
+            raise DeclarationError("option_value", f"names have 1 to {LABEL_CHARS_MAX} characters", path=path)
+    return cast("Mapping[str, object]", found)
 
 
 def _refuse_bad_pool(name: str, pool: object) -> None:

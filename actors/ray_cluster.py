@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import socket
 import sys
 from collections.abc import Generator
 from typing import Any, Final
@@ -20,6 +21,16 @@ every actor in it."""
 
 LOCAL_OBJECT_STORE_BYTES: Final = 128 * 1024 * 1024
 """Calls and results are small and don't go through the object store; it is only as large as Ray insists."""
+
+
+CONNECT_S: Final = 5.0
+GREETING_S: Final = 10.0
+"""How long joining waits for what listens at an address: a GCS that answers does so within milliseconds."""
+
+_SETTINGS: Final = bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
+"""An empty frame of HTTP/2: its length, type, flags and stream."""
+
+PORT_MAX: Final = 65_535
 
 
 class RayUnavailable(CallerError):
@@ -68,16 +79,68 @@ def refuse_client(address: str) -> None:
         )
 
 
+def refuse_bad_address(ray_option: str | None, *, path: str = "ray") -> None:
+    """Raises ``DeclarationError`` for what can't be an address, by its form alone. ``path``: where it was given."""
+    if ray_option in (None, "local", "require", "auto"):
+        return
+    address = str(ray_option)
+    refuse_client(address)
+    host, _, port = address.rpartition(":")
+    if not host or "/" in host or not port.isdigit() or not 0 < int(port) <= PORT_MAX:
+        raise DeclarationError(
+            "ray_address",
+            f'"{address[:100]}" is no HOST:PORT of a cluster\'s GCS, such as "10.0.0.5:6379", nor "local", "require" or '
+            '"auto"; the port of the dashboard or of its job API is another',
+            path=path,
+        )
+
+
+def refuse_unheard(address: str) -> None:
+    """Raises ``RayUnavailable`` unless something at ``HOST:PORT`` accepts a connection within ``CONNECT_S``, and greets as a
+    gRPC server does within ``GREETING_S`` (under TLS: only accepts). Any other form passes. Ray itself would try for more
+    than eight minutes."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit() or "/" in host:
+        return
+    try:
+        with socket.create_connection((host.strip("[]"), int(port)), CONNECT_S) as there:
+            if os.environ.get("RAY_USE_TLS", "0") in ("", "0", "false"):
+                there.settimeout(GREETING_S)
+                _greeted(there)
+    except (OSError, OverflowError) as error:
+        raise RayUnavailable(
+            "ray_unreachable",
+            f'no GCS of Ray answers there ({type(error).__name__}): give the address that "ray start --head" printed, or '
+            'ray="local" for a cluster of this machine; "boundloop doctor --ray ADDRESS" looks closer',
+            path=address,
+        ) from error
+
+
+def _greeted(there: socket.socket) -> None:
+    """Begin to speak HTTP/2 (RFC 9113, 3.4), whose servers answer with a SETTINGS frame. Raises ``OSError`` for another
+    answer, or none."""
+    there.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + _SETTINGS)
+    header = b""
+    while len(header) < len(_SETTINGS):
+        more = there.recv(len(_SETTINGS) - len(header))
+        if not more:
+            raise ConnectionError("it hung up")
+        header += more
+    if header[3] != _SETTINGS[3] or header[5:] != bytes(4):
+        raise ConnectionError("it isn't a gRPC server")
+
+
 def join(ray_option: str | None) -> Cluster:
     """Attach as ``Runtime(ray=…)`` says: None and "require" use the cluster that the process is attached to ("require"
     also one named by ``RAY_ADDRESS``), "local" starts one on this machine, anything else is a GCS address.
 
-    Raises ``DeclarationError`` for ``ray://``, ``RayUnavailable``, ``StoreError`` for an unsupported Ray. Called on a thread
+    Raises ``DeclarationError`` for what is no such address, ``RayUnavailable`` (within ``CONNECT_S`` and ``GREETING_S`` for
+    an address where no cluster is), ``StoreError`` for an unsupported Ray. Called on a thread
     that lives as long as the cluster is used: a started cluster ends with that thread.
     """
-    refuse_client(ray_option or "")
+    refuse_bad_address(ray_option)
     if ray_option == "require":
-        refuse_client(os.environ.get("RAY_ADDRESS", ""))
+        refuse_bad_address(os.environ.get("RAY_ADDRESS") or None, path="RAY_ADDRESS")
     try:
         import ray
     except ImportError as error:
@@ -91,12 +154,13 @@ def join(ray_option: str | None) -> Cluster:
         return Cluster(started=False)
     if ray_option is None:
         raise RayUnavailable("ray_not_attached", "this process is attached to no cluster", path="ray")
+    address = (os.environ.get("RAY_ADDRESS") or "auto") if ray_option == "require" else ray_option
+    refuse_unheard(address)
     _notices_to(_NOTICES)
     with _only_errors():
         if ray_option == "local":
             _start_local()
             return Cluster(started=True)
-        address = os.environ.get("RAY_ADDRESS", "auto") if ray_option == "require" else ray_option
         try:
             ray.init(address=address, namespace=NAMESPACE, log_to_driver=False, configure_logging=False)
         except (ConnectionError, RuntimeError, ValueError) as error:

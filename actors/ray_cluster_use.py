@@ -37,7 +37,7 @@ from .executors import ToolExecutors
 from .host import Host
 from .owning import Owning, Parts
 from .places import PlacesDoor
-from .pool_spec import Pool, closed_after_crash_ms, refuse_bad_pools, shapes
+from .pool_spec import Pool, closed_after_crash_ms, shapes
 from .pools import Pools
 from .ray_cluster import NAMESPACE, Cluster, join
 from .ray_dispatch import RayExecutors
@@ -60,6 +60,21 @@ ADMITTED_MAX: Final = 20_000
 OVERLOADED_RETRY_MS: Final = 1_000
 
 
+def refuse_unfit(parts: Parts, pools: Mapping[str, Pool], url: str, *, insisted: bool) -> None:
+    """What can be seen without a cluster. ``insisted``: Ray was asked for, not only found. Raises ``DeclarationError``: a
+    store that other processes can't reach, an option that Ray refuses, an application that can't travel."""
+    if parse_url(url).kind == "memory":
+        if not insisted:
+            return
+        raise DeclarationError(
+            "store_not_shared",
+            "memory:// can't be reached by other processes: leave out ray=, or give a file",
+            path="store",
+        )
+    check_options(pools)
+    _shipped(parts)
+
+
 class RayClusterUse:
     """Joins the cluster when made. ``name`` tells several Runtimes of a cluster apart. ``run_actors``: how many runs have
     an actor to themselves at once; ``warm``: how many such actors stand ready; ``dense_actors``: how many actors take
@@ -76,7 +91,6 @@ class RayClusterUse:
         pools: Mapping[str, Pool] | None,
     ) -> None:
         self._cluster: Cluster = join(ray_option)
-        self._insisted = ray_option is not None
         self._local = ray_option == "local" and self._cluster.started
         self._name = name
         self._seats = (run_actors, warm, dense_actors)
@@ -98,17 +112,9 @@ class RayClusterUse:
         lost: Callable[[], None],
     ) -> Owning | Attached:
         """Own the store, or attach to whoever does. Raises as ``open_store``."""
-        refuse_bad_pools(self._pools, parts.groups, parts.toolbox)
-        check_options(self._pools)
         location = parse_url(url)
-        if location.kind == "memory" and not self._insisted:
-            return await Owning.open(parts, url, take_over=take_over, clock=clock)
         if location.kind == "memory":
-            raise DeclarationError(
-                "store_not_shared",
-                "memory:// can't be reached by other processes: leave out ray=, or give a file",
-                path="store",
-            )
+            return await Owning.open(parts, url, take_over=take_over, clock=clock)
         path = real_path(location.path)
         serving = await self._serving(parts, path, url, take_over=take_over, clock=clock, lost=lost)
         await self._insist_on_same_store(serving, path)

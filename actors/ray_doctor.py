@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import time
 from collections.abc import Iterator
 from typing import Any, Final
@@ -11,10 +10,9 @@ from typing import Any, Final
 from ..runtime.errors import BoundloopError
 from .doctor_findings import Finding, fail, ok, warn
 from .doctor_ray import CLOSE_IT, OPEN_TO_OTHERS
-from .ray_cluster import join
+from .ray_cluster import RayUnavailable, join, refuse_unheard
 
 ANSWER_S: Final = 30.0
-CONNECT_S: Final = 3.0
 SLOW_START_S: Final = 2.0
 
 
@@ -28,10 +26,12 @@ class Probe:
 def check_cluster(address: str) -> Iterator[Finding]:
     """Join (``local`` starts one and ends it again), look at the nodes, and run one actor."""
     began = time.monotonic()
-    if not _listens(address):
+    try:
+        refuse_unheard(address)
+    except RayUnavailable:
         yield fail(
             "cluster",
-            f"nobody listens at {address}",
+            f"no GCS answers at {address}",
             "no Runtime can use it",
             "ray start, or another address",
         )
@@ -47,18 +47,6 @@ def check_cluster(address: str) -> Iterator[Finding]:
         yield _actor()
     finally:
         cluster.leave()
-
-
-def _listens(address: str) -> bool:
-    """Whether a plain ``HOST:PORT`` accepts a connection; True for any other form. Ray itself would try for minutes."""
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdigit() or "/" in host:
-        return True
-    try:
-        socket.create_connection((host.strip("[]"), int(port)), CONNECT_S).close()
-    except (OSError, OverflowError):
-        return False
-    return True
 
 
 def _ray() -> Any:

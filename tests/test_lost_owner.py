@@ -256,7 +256,6 @@ def test_a_file_of_the_same_path_on_another_machine_is_refused_and_asked_nothing
         return Node()
 
     monkeypatch.setattr(ray_cluster_use, "join", join)
-    monkeypatch.setattr(ray_cluster_use, "check_options", Here)
     monkeypatch.setattr(ray_cluster_use, "RayHosting", Here)
     monkeypatch.setattr(RayClusterUse, "_on_another_node", on_another_node)
 

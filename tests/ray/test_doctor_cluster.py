@@ -42,4 +42,4 @@ def test_an_address_where_nobody_listens_is_told_at_once() -> None:
         port = taken.getsockname()[1]
     found = list(examine_cluster(f"127.0.0.1:{port}"))
     assert [(one.level, one.name) for one in found] == [("fail", "cluster")]
-    assert "nobody listens" in found[0].found
+    assert "no GCS answers" in found[0].found
