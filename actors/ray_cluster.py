@@ -175,6 +175,8 @@ def _start_local() -> None:
     os.environ.setdefault("RAY_DISABLE_IMPORT_WARNING", "1")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    # Ray's own default puts its workers below everything on the machine: a run actor that gets no time loses its runs.
+    os.environ.setdefault("RAY_worker_niceness", "0")
     ray.init(
         address="local",
         namespace=NAMESPACE,
