@@ -165,6 +165,8 @@ def work(data: st.DataObject, world: World, run: Run) -> None:
             execute(data, world, run, order)
         case Query():
             query(data, world, run, order)
+        case _:
+            raise AssertionError(f"no run here has children: {order}")
 
 
 @settings(

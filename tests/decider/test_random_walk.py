@@ -112,6 +112,8 @@ def answer(data: st.DataObject, run: Run) -> None:
         case Query():
             outcome = data.draw(st.sampled_from(ANSWERS))
             run.send(Queried(call=order.call, number=order.number, asked_at_ms=run.now, outcome=outcome))
+        case _:
+            raise AssertionError(f"no run here has children: {order}")
 
 
 def nonsense(data: st.DataObject, run: Run) -> None:
@@ -206,6 +208,8 @@ def carry_to_rest(run: Run) -> None:
                     run.report(order.call)
                 case Query():
                     run.query(order.call, "unknown")
+                case _:
+                    raise AssertionError(f"no run here has children: {order}")
         elif run.wake() is not None:
             run.tick_to_wake()
         else:
