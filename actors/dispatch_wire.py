@@ -38,7 +38,8 @@ class WireCall(
 
     ``valid_ms`` is what the attempt has left when it is sent, and counts from receipt. ``deadline_ns`` is the same end on
     the sender's monotonic clock: an executor of the same boot (``boot``) goes by it too, so that a call which lay in a
-    queue is refused. ``definition_sha256`` is that of the tool as the sender has it.
+    queue is refused. ``definition_sha256`` is that of the tool as the sender has it. ``grant`` is the lease under which it
+    is sent: what comes under one that was given up is refused.
     """
 
     run_id: Text
@@ -56,18 +57,21 @@ class WireCall(
     deadline_ns: int
     boot: Text
     view_bytes_max: int
+    grant: Text = ""
 
 
 class WireReport(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
-    """What became of an attempt, and the whole result if ``executed`` holds a view of it."""
+    """What became of an attempt, the whole result if ``executed`` holds a view of it, and what the tool raised, for the
+    operator's logger."""
 
     executed: Executed
     artifact: bytes | None = None
+    raised: str = ""
 
 
 class BatchReply(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
-    """One report a call, in the order of the calls. ``stuck``: a call is still running in the executor, which is of no
-    use any more and has to be ended."""
+    """One report a call, in the order of the calls. ``stuck``: something of a call is still at work in the executor, that
+    of an effect or of a limited group, or what keeps a thread of short reads; if it doesn't end, the executor has to."""
 
     reports: tuple[WireReport, ...]
     stuck: bool = False
@@ -125,8 +129,8 @@ _identity = msgspec.msgpack.Decoder(ExecutorIdentity).decode
 _status = msgspec.msgpack.Decoder(ExecutorStatus).decode
 
 
-def wire_call(dispatch: Dispatch, left_ms: int) -> WireCall:
-    """A dispatch as it travels now, with ``left_ms`` of its validity left."""
+def wire_call(dispatch: Dispatch, left_ms: int, grant: str = "") -> WireCall:
+    """A dispatch as it travels now under a lease, with ``left_ms`` of its validity left."""
     context = dispatch.context
     return WireCall(
         run_id=context.run_id,
@@ -144,14 +148,16 @@ def wire_call(dispatch: Dispatch, left_ms: int) -> WireCall:
         deadline_ns=time.monotonic_ns() + left_ms * 1_000_000,
         boot=_boot(),
         view_bytes_max=dispatch.view_bytes_max,
+        grant=grant,
     )
 
 
-def left_ms(call: WireCall) -> int:
-    """What an attempt that was received just now has left; 0 or less if it is over."""
+def left_ms(call: WireCall, lay_ms: int = 0) -> int:
+    """What an attempt that was received just now has left; 0 or less if it is over. ``lay_ms``: so long it may have lain
+    here unseen, which matters where clocks can't be compared."""
     if call.boot and call.boot == _boot():
         return min(call.valid_ms, (call.deadline_ns - time.monotonic_ns()) // 1_000_000)
-    return call.valid_ms
+    return call.valid_ms - lay_ms
 
 
 def encode_calls(calls: Sequence[WireCall]) -> bytes:
@@ -199,7 +205,7 @@ def _decoded(data: object, decode: Callable[[bytes], A]) -> A | None:
 
 
 def encode_reply(reports: Sequence[Report], *, stuck: bool = False) -> bytes:
-    return _encode(BatchReply(tuple(WireReport(it.executed, it.artifact) for it in reports), stuck))
+    return _encode(BatchReply(tuple(WireReport(it.executed, it.artifact, it.raised) for it in reports), stuck))
 
 
 def decode_reply(data: object, calls: Sequence[WireCall]) -> BatchReply | None:

@@ -65,9 +65,12 @@ class Leases:
             if lease.idle is not None:
                 lease.idle.cancel()
                 lease.idle = None
-            if lease.until_s >= self._loop.time() + left_s:
+            if lease.line.gone:
+                self.lost(lease, "died")
+            elif lease.until_s >= self._loop.time() + left_s:
                 return lease
-            self._give_back(lease)
+            else:
+                self._give_back(lease)
         return None
 
     async def take(
@@ -107,7 +110,7 @@ class Leases:
             async with asyncio.timeout(left_s):
                 return await self._lines.line(actor, want.kind)
         except LineDown:
-            self._start(self._places.lost(want.want_id, "died"))
+            self._start(self._places.lost(want.want_id, "unreached"))
             raise NoPlace("no_executor") from None
         except TimeoutError:
             self._start(self._places.give_back(want.want_id))
@@ -126,7 +129,7 @@ class Leases:
 
     def lost(self, lease: Lease, why: LossCause) -> None:
         """Its call hasn't ended, as far as is known."""
-        if why == "died":
+        if why in ("died", "unreached"):
             self._lines.forget(lease.line.name)
         self._start(self._places.lost(lease.grant_id, why))
 

@@ -27,6 +27,11 @@ class Line(Protocol):
     @property
     def name(self) -> str: ...
 
+    @property
+    def gone(self) -> bool:
+        """Whether its executor is known to have ended: nothing should be sent any more."""
+        ...
+
     def send(self, calls: bytes) -> asyncio.Future[object]:
         """Hand calls over at once. The future has whatever came back, ``ExecutorDied`` or ``NoAnswer``. Raises ``LineDown``
         if they could not even be handed over."""

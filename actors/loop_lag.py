@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Final
 
 LOOK_S: Final = 0.1
+RECENT_S: Final = 1.0
 
 
 class LoopLag:
@@ -22,6 +23,8 @@ class LoopLag:
         self._asked_at = 0.0
         self._turned = threading.Event()
         self._worst_s = 0.0
+        self._turned_at = time.monotonic()
+        self._gap_s = 0.0
         threading.Thread(target=self._look, name="loop-lag", daemon=True).start()
 
     @property
@@ -31,13 +34,25 @@ class LoopLag:
         worst_s, self._worst_s = max(self._worst_s, now_s), 0.0
         return int(worst_s * 1_000)
 
+    @property
+    def recent_ms(self) -> int:
+        """How long the loop stood still lately, its process too: so long may what it takes up now have lain there."""
+        since_s = time.monotonic() - self._turned_at
+        gap_s = max(since_s, self._gap_s if since_s < RECENT_S else 0.0)
+        return max(0, int((gap_s - LOOK_S) * 1_000))
+
+    def _turn(self) -> None:
+        now = time.monotonic()
+        self._gap_s, self._turned_at = now - self._turned_at, now
+        self._turned.set()
+
     def _look(self) -> None:
         pause = threading.Event()
         while True:
             self._turned.clear()
             self._asked_at = time.monotonic()
             try:
-                self._loop.call_soon_threadsafe(self._turned.set)
+                self._loop.call_soon_threadsafe(self._turn)
             except RuntimeError:
                 return  # closed
             if not self._turned.wait(self._stuck_s):

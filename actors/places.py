@@ -17,9 +17,11 @@ from ..runtime.errors import BoundloopError
 Kind = Literal["sync", "quick", "async"]
 """One call a process that can be killed; batches of short reads; many calls on one loop."""
 
-LossCause = Literal["died", "overdue", "late", "host", "not_given_back"]
-"""``died``: its executor is gone. ``overdue``: its call didn't end when it had to. ``late``: the call has ended, but only with
-its time or without an outcome, so what it asked of its far side may still be at work there. ``host``: its holder is gone."""
+LossCause = Literal["died", "unreached", "overdue", "deaf", "late", "host", "not_given_back"]
+"""``died``: its executor is gone, as far as its holder knows. ``unreached``: there was no line to it, nothing was sent.
+``overdue``: its call didn't end when it had to. ``deaf``: the same of a read beside others on a loop. ``late``: the call has ended,
+but only with its time or without an outcome, so what it asked of its far side may still be at work there. ``host``: its holder
+is gone."""
 
 RefusalCode = Literal[
     "expired", "overloaded", "no_pool", "executors_failing", "closed", "no_broker", "no_executor"
@@ -83,8 +85,8 @@ class Places(Protocol):
         ...
 
     async def lost(self, grant_id: str, why: LossCause) -> None:
-        """Its call hasn't ended as far as the host knows: the executor is ended if it can hold but that one call, and a
-        limited group's place stays taken until the lease's validity is over."""
+        """Its call hasn't ended as far as the host knows. The executor is ended, unless others use it too and it confirms
+        that nothing of this lease goes on; a limited group's place stays taken until the lease's validity is over."""
         ...
 
 

@@ -3,12 +3,15 @@
 Trusted inline tools run in the host as ever. Short reads go in batches (``quick_lane``), everything else alone; checks and
 queries are questions (``pooled_questions``). What was never sent is reported with that proof; what was sent and not
 answered is *unknown* if it has an effect, whatever the reason. A call that has to end is asked to; what doesn't, ends with
-its process: a sync executor's at the grace bound or 1 s after its validity, whichever is sooner.
+its process: a sync executor's at the grace bound or 1 s after its validity, whichever is sooner; on a loop with others only a
+call that has an effect or is of a limited group, a second after its validity, unless its executor confirms that nothing of it
+goes on.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Final
 
@@ -20,7 +23,7 @@ from .execution import Report
 from .executors import GRACE_MS, Dispatch, Executors
 from .leases import Lease, Leases, NoPlace
 from .lines import ExecutorDied, LineDown, Lines, NoAnswer
-from .places import Kind, Places
+from .places import Kind, LossCause, Places
 from .pool_spec import kind_of
 from .pooled_questions import Questions
 from .query import FarSideAnswer
@@ -31,6 +34,9 @@ LATE_S: Final = 1.0
 """How long a call that ran over its validity may still answer before its executor is ended. Less than the margin."""
 
 CLOSE_S: Final = GRACE_MS / 1_000
+MOMENT_S: Final = 0.1
+WAITS_MAX: Final = 4
+"""An attempt waits for this and that; each cancellation ends the wait that it is in."""
 
 
 class PooledExecutors:
@@ -96,6 +102,12 @@ class PooledExecutors:
         )
         if self._tasks:
             await asyncio.wait(list(self._tasks), timeout=CLOSE_S)
+        for _ in range(WAITS_MAX):
+            if not self._tasks:
+                break
+            for task in list(self._tasks):
+                task.cancel()
+            await asyncio.wait(list(self._tasks), timeout=MOMENT_S)
         await self._leases.close()
 
     def _lane(self, pool: str) -> QuickLane:
@@ -146,7 +158,7 @@ class _Sent:
 class _Attempt:
     """One dispatch that travels alone. Exactly one report of it counts; a success that comes later is reported too."""
 
-    __slots__ = ("_dispatch", "_group", "_key", "_leases", "_loop", "_sent")
+    __slots__ = ("_dispatch", "_group", "_guarded", "_key", "_leases", "_loop", "_sent", "_shared")
 
     def __init__(self, dispatch: Dispatch, kind: Kind, groups: Mapping[str, int], leases: Leases) -> None:
         definition = dispatch.spec.definition
@@ -154,6 +166,9 @@ class _Attempt:
         self._leases = leases
         self._key = (definition.pool, kind)
         self._group = definition.group if definition.group is not None and definition.group in groups else ""
+        self._shared = kind == "async"
+        # What goes on of it past its time may do harm.
+        self._guarded = definition.risk != "read" or bool(self._group)
         self._loop = asyncio.get_running_loop()
         self._sent: _Sent | None = None
 
@@ -184,7 +199,7 @@ class _Attempt:
             self._dispatch.refuse("cancelled")
             return
         sent.stop()
-        self._leases.lost(sent.lease, "overdue")
+        self._leases.lost(sent.lease, self._overdue())
         self._report(execution.cancelled)
 
     async def _leased(self) -> _Sent | None:
@@ -204,11 +219,11 @@ class _Attempt:
             self._leases.done(lease)
             self._dispatch.refuse("expired")
             return None
-        call = wire_call(self._dispatch, left_ms)
+        call = wire_call(self._dispatch, left_ms, lease.grant_id)
         try:
             return _Sent(lease, call, lease.line.send(encode_calls((call,))))
         except LineDown:
-            self._leases.lost(lease, "died")
+            self._leases.lost(lease, "unreached")
             self._dispatch.refuse("no_executor")
             return None
 
@@ -225,22 +240,38 @@ class _Attempt:
         except asyncio.CancelledError:
             sent.stop()
             if not reported:
-                await self._grace(sent)
+                reported = await self._grace(sent)
+        if not sent.reply.done():
+            self._leases.lost(sent.lease, self._overdue())
+        elif self._settle(sent, reported=reported):
+            await self._until_valid()
+            self._leases.lost(sent.lease, "overdue")
+
+    async def _grace(self, sent: _Sent) -> bool:
+        """It was asked to stop. One that doesn't is reported after a while, and on a loop with others goes on until its
+        time is over; a second cancel ends the wait. Whether it was reported."""
+        late_s = max(0.0, self._left_s()) + LATE_S
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.wait([sent.reply], timeout=min(GRACE_MS / 1_000, late_s))
         if sent.reply.done():
-            self._settle(sent, reported=reported)
-            return
-        self._leases.lost(sent.lease, "overdue")
-        if not reported:
-            self._report(execution.cancelled)
+            return False
+        self._report(execution.cancelled)
+        if self._shared:
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.wait([sent.reply], timeout=max(0.0, self._left_s()) + LATE_S)
+        return True
 
-    async def _grace(self, sent: _Sent) -> None:
-        """It was asked to stop; a second cancel ends the wait."""
-        try:
-            await asyncio.wait([sent.reply], timeout=min(GRACE_MS / 1_000, max(0.0, self._left_s()) + LATE_S))
-        except asyncio.CancelledError:
-            return
+    async def _until_valid(self) -> None:
+        """What a call has left behind on a loop with others may end by itself; a sync executor is of no use any more."""
+        if self._shared:
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.sleep(max(0.0, self._left_s()))
 
-    def _settle(self, sent: _Sent, *, reported: bool) -> None:
+    def _overdue(self) -> LossCause:
+        return "overdue" if self._guarded or not self._shared else "deaf"
+
+    def _settle(self, sent: _Sent, *, reported: bool) -> bool:
+        """What the answer says of the call and its place. True if something of it goes on that mustn't for long."""
         reply = None
         died = False
         try:
@@ -253,14 +284,17 @@ class _Attempt:
             self._leases.lost(sent.lease, "died" if died else "overdue")
             if not reported:
                 self._report(execution.lost)
-            return
+            return False
         (came,) = reply.reports
-        if self._group and (self._left_s() <= 0 or execution.may_go_on(came.executed)):
+        if reply.stuck:
+            pass  # its place is told of when its time is over
+        elif self._group and (self._left_s() <= 0 or execution.may_go_on(came.executed)):
             self._leases.lost(sent.lease, "late")
         else:
             self._leases.done(sent.lease)
         if not reported or came.executed.outcome == "succeeded":
-            self._dispatch.deliver(Report(came.executed, came.artifact))
+            self._dispatch.deliver(Report(came.executed, came.artifact, came.raised))
+        return reply.stuck
 
     def _report(self, kind: Callable[[ToolSpec, str, int, int], Executed]) -> None:
         dispatch = self._dispatch

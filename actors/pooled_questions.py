@@ -145,7 +145,7 @@ class _Question(Generic[A]):
         try:
             reply = lease.line.send(self._data)
         except LineDown:
-            self._leases.lost(lease, "died")
+            self._leases.lost(lease, "unreached")
             raise Unanswered("no_executor", gone=True) from None
         self.out = True
         try:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Final, Protocol
 
 from .places import Grant, LossCause, Refused, Want
-from .slot_reports import PoolKey, PoolShape, SlotStatistics
+from .slot_reports import Doubt, PoolKey, PoolShape, SlotStatistics
 from .slots import Slots
 
 START_S: Final = 60.0
@@ -32,6 +32,11 @@ class ExecutorFactory(Protocol):
     async def start(self, name: str, key: PoolKey, gone: Callable[[], None]) -> None:
         """Returns when the executor takes calls. Raises if it doesn't come up. ``gone`` is called once on this loop when
         its process has ended afterwards, whatever ended it."""
+        ...
+
+    async def confirm(self, name: str, grant_id: str) -> bool:
+        """Give a lease up: nothing under it begins in this executor any more, and what is at work is asked to stop. Returns
+        whether nothing of it goes on. May raise, and take for ever."""
         ...
 
     async def end(self, name: str) -> None:
@@ -157,6 +162,8 @@ class Pools:
             self._answer(want_id, Refused(code=code))
         for name in assigned.end:
             self._start_task(self._end(name))
+        for doubt in assigned.doubts:
+            self._start_task(self._confirm(doubt))
         for name, key in assigned.start:
             self._start_task(self._begin(name, key))
         self._set_timer(now)
@@ -191,6 +198,16 @@ class Pools:
         else:
             self._slots.executor_up(name, self._clock_ms())
         self._up.set()
+        self._turn()
+
+    async def _confirm(self, doubt: Doubt) -> None:
+        ended = False
+        try:
+            async with asyncio.timeout(doubt.within_ms / 1_000):
+                ended = await self._factory.confirm(doubt.executor, doubt.grant_id)
+        except Exception:  # noqa: BLE001  whatever keeps it from an answer, it is no yes
+            ended = False
+        self._slots.settled(doubt, self._clock_ms(), ended=ended)
         self._turn()
 
     async def _end(self, name: str) -> None:

@@ -120,6 +120,9 @@ class QuickLane:
     def _free(self, now: float) -> Lease | None:
         while self._idle:
             lease = self._idle.pop(0)
+            if lease.line.gone:
+                self._leases.lost(lease, "died")
+                continue
             if lease.until_s - now >= LEASE_LEFT_LEAST_S:
                 return lease
             self._give_back(lease)
@@ -163,27 +166,27 @@ class QuickLane:
         else:
             self._idle.append(lease)
 
-    def _batch(self) -> list[tuple[Dispatch, WireCall]]:
+    def _batch(self, grant: str) -> list[tuple[Dispatch, WireCall]]:
         batch: list[tuple[Dispatch, WireCall]] = []
         while self._waiting and len(batch) < BATCH_CALLS_MAX:
             dispatch = self._waiting.popleft()
             left_ms = int(_left_s(dispatch) * 1_000)
             if left_ms > 0:
-                batch.append((dispatch, wire_call(dispatch, left_ms)))
+                batch.append((dispatch, wire_call(dispatch, left_ms, grant)))
             else:
                 dispatch.refuse("expired")
         return batch
 
     def _send(self, lease: Lease, now: float) -> None:
         """Hand the next batch over, and wait for its answer in a task."""
-        batch = self._batch()
+        batch = self._batch(lease.grant_id)
         if not batch:
             self._idle.append(lease)
             return
         try:
             reply = lease.line.send(encode_calls([call for _, call in batch]))
         except LineDown:
-            self._leases.lost(lease, "died")
+            self._leases.lost(lease, "unreached")
             for dispatch, _ in batch:
                 dispatch.refuse("no_executor")
             self._ring()
@@ -228,7 +231,7 @@ class QuickLane:
                 dispatch.deliver(_lost(dispatch))
             else:
                 came = reply.reports[place]
-                dispatch.deliver(Report(came.executed, came.artifact))
+                dispatch.deliver(Report(came.executed, came.artifact, came.raised))
 
     async def _harvested(self, lease: Lease, first: WireCall, answer: asyncio.Future[object]) -> object:
         """What there is of a batch whose time is over, or its answer if that comes after all."""

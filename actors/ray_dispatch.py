@@ -8,6 +8,7 @@ means that the call may have run.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -16,7 +17,7 @@ from .dispatch_wire import Stop, decode_identity, encode_stop
 from .lines import ExecutorDied, LineDown, NoAnswer
 from .places import Kind, Places
 from .pooled_dispatch import PooledExecutors
-from .ray_executor import CONTROL
+from .ray_executor import CONTROL, WATCH
 from .ray_pool_actors import CLASSES, refuse_other, refuse_retries, untyped_ray
 
 CONNECT_S: Final = 10.0
@@ -27,10 +28,11 @@ LINES_MAX: Final = 10_000
 class RayLine:
     """See ``Line``."""
 
-    __slots__ = ("_control", "_handle", "_harvest", "_loop", "_run", "name")
+    __slots__ = ("_control", "_handle", "_harvest", "_loop", "_run", "gone", "name")
 
     def __init__(self, name: str, handle: Any) -> None:
         self.name = name
+        self.gone = False
         self._handle = handle
         self._loop = asyncio.get_running_loop()
         self._run = handle.run
@@ -44,7 +46,26 @@ class RayLine:
             reference = self._run.remote(calls)
         except Exception as error:
             raise LineDown(type(error).__name__) from error
-        return self._answer(reference)
+        try:
+            return self._answer(reference)
+        except Exception as error:  # noqa: BLE001  it was sent, and nothing can be known of it
+            unknown: asyncio.Future[object] = self._loop.create_future()
+            unknown.set_exception(NoAnswer(type(error).__name__))
+            return unknown
+
+    def watch(self) -> None:
+        """Learn of the executor's end, by a call that only ends with it. It waits behind those of others: Ray tells all of
+        them."""
+        loop = self._loop
+
+        def over() -> None:
+            self.gone = True
+
+        def ended(_: object) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(over)
+
+        self._handle.linger.options(concurrency_group=WATCH).remote().future().add_done_callback(ended)
 
     def stop(self, stop: Stop) -> None:
         """See ``Line``."""
@@ -99,7 +120,8 @@ class RayLines:
 
     def known(self, name: str) -> RayLine | None:
         """See ``Lines``."""
-        return self._known.get(name)
+        line = self._known.get(name)
+        return None if line is None or line.gone else line
 
     async def line(self, name: str, kind: Kind) -> RayLine:
         """See ``Lines``."""
@@ -110,9 +132,10 @@ class RayLines:
             async with asyncio.timeout(CONNECT_S):
                 data = await asyncio.wrap_future(answer.future())
             refuse_other(decode_identity(data), CLASSES[kind].__name__, self._store, self._revision, name)
+            line = RayLine(name, handle)
+            line.watch()
         except Exception as error:
             raise LineDown(f"{name}: {type(error).__name__}") from error
-        line = RayLine(name, handle)
         while len(self._known) >= LINES_MAX:
             del self._known[next(iter(self._known))]
         self._known[name] = line

@@ -10,8 +10,8 @@ concurrency groups than it: ``CONTROL``, and ``WATCH`` for ``linger``, whose onl
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
-from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -19,11 +19,12 @@ import msgspec
 
 from ..eventstore.process_identity import this_process
 from . import execution
+from .call_ledger import CallId, CallLedger, call_id
+from .call_work import CURRENT, OVERDUE_S, CallWork, Strangers, track
 from .dispatch_wire import (
     ExecutorIdentity,
     ExecutorStatus,
     QueryAsked,
-    Stop,
     WireCall,
     decode_calls,
     decode_stop,
@@ -48,9 +49,6 @@ WATCH: Final = "watch"
 GROUPS: Final = {CONTROL: 2, WATCH: 1}
 """Concurrency groups, and how many calls of each run at once."""
 
-EARLY_STOPS_MAX: Final = 1_000
-"""Requests to stop a call that hasn't arrived: they may overtake it."""
-
 LOOP_STUCK_S: Final = 10.0
 """A loop that a tool has blocked for so long is ended with its process: its other calls are being kept from their ends."""
 
@@ -59,7 +57,13 @@ DEAF_MAX: Final = 8
 """Coroutines that go on past their validity and ``DEAF_S``, although they were cancelled; with so many of them the loop is
 ended with its process."""
 
-_Id = tuple[str, str, int]
+ENDING_S: Final = 0.2
+"""What of a cancelled call was shielded has so long to end before its report says that it goes on."""
+
+CONFIRM_S: Final = 3.0
+CONFIRM_LOOK_S: Final = 0.02
+ENDED: Final = b"ended"
+"""The answer of ``confirm`` if nothing goes on."""
 
 
 class _Executor:
@@ -71,18 +75,18 @@ class _Executor:
         self._store = store
         self._revision = revision
         self._failure = ""
-        self._done = 0
         self._reception: Reception | None = None
         self._inquiries: Inquiries | None = None
-        self._stopped: OrderedDict[_Id, None] = OrderedDict()
-        self._running: dict[_Id, Callable[[], None]] = {}
-        self._state = threading.Lock()
+        self._groups: frozenset[str] = frozenset()
+        self._calls = CallLedger(self._guard.end)
         try:
             application = unpack(shipment)
             self._reception = Reception(application.toolbox, application.dependencies)
+            self._groups = frozenset(application.groups)
             self._inquiries = Inquiries(application.toolbox, application.policy, application.permissions_of)
         except BaseException as error:  # noqa: BLE001  the application's own modules are imported here
             self._failure = type(error).__name__[:100]
+        self._strangers = Strangers()
 
     def identify(self) -> bytes:
         """Which class, store and application this is."""
@@ -106,12 +110,15 @@ class _Executor:
             stop = decode_stop(data)
         except msgspec.MsgspecError:
             return
-        with self._state:
-            cancel = self._running.get(_id(stop))
-            if cancel is None:
-                self._note_stopped(stop)
-        if cancel is not None:
-            cancel()
+        self._calls.stop(stop)
+
+    def confirm(self, data: bytes) -> bytes:
+        """Give this lease up: nothing under it begins any more, and what is at work is to stop. ``ENDED`` if nothing of it
+        goes on that mustn't; else empty."""
+        return ENDED if all(it.harmless or it.ended() for it in self._give_up(data)) else b""
+
+    def _give_up(self, data: bytes) -> list[CallWork]:
+        return self._calls.give_up(data.decode("utf-8", "replace"))
 
     def clear(self) -> None:
         """End all that the tools have started: this process itself is about to be ended."""
@@ -121,33 +128,27 @@ class _Executor:
         """Never returns: who waits for it learns of the end of the process."""
         threading.Event().wait()
 
-    def _note_stopped(self, stop: Stop) -> None:
-        self._stopped[_id(stop)] = None
-        if len(self._stopped) > EARLY_STOPS_MAX:
-            self._stopped.popitem(last=False)
-
     def _status(self) -> ExecutorStatus:
-        with self._state:
-            return ExecutorStatus(running=tuple(self._running), done=self._done)
+        return ExecutorStatus(running=self._calls.running, done=self._calls.done)
 
     def _receive(self, call: WireCall, deliver: Callable[[Report], None]) -> Dispatch | Report:
         if self._reception is None:
             return refused(call, "application_failed")
-        return self._reception.receive(call, deliver)
+        return self._reception.receive(call, deliver, self._lay_ms())
 
-    def _begin(self, call: WireCall, cancel: Callable[[], None]) -> Report | None:
-        """Note a call as at work, unless it was stopped before it came."""
-        with self._state:
-            if _id(call) in self._stopped:
-                del self._stopped[_id(call)]
-                return refused(call, "cancelled")
-            self._running[_id(call)] = cancel
-        return None
+    def _lay_ms(self) -> int:
+        """How long a call that arrives now may have lain here, as far as that shows."""
+        return 0
 
-    def _end(self, call: WireCall) -> None:
-        with self._state:
-            self._running.pop(_id(call), None)
-            self._done += 1
+    def _work(self, call: WireCall, dispatch: Dispatch, stop: Callable[[], None]) -> CallWork:
+        definition = dispatch.spec.definition
+        return CallWork(
+            self._strangers,
+            call.grant,
+            stop,
+            until_s=dispatch.started_s + dispatch.valid_ms / 1_000 + OVERDUE_S,
+            harmless=definition.risk == "read" and definition.group not in self._groups,
+        )
 
 
 class SyncExecutor(_Executor):
@@ -163,19 +164,22 @@ class SyncExecutor(_Executor):
             return b"" if self._inquiries is None else _answer(self._inquiries, work)
         if len(work) != 1:
             return b""
-        return encode_reply([self._report(work[0])])
+        return self._calls.earlier_reply(work[0]) or self._reply(work[0])
 
-    def _report(self, call: WireCall) -> Report:
+    def _reply(self, call: WireCall) -> bytes:
         received = self._receive(call, _drop)
         if isinstance(received, Report):
-            return received
-        report = self._begin(call, received.context.cancel.set)
-        if report is not None:
-            return report
+            return encode_reply([received])
+        work = self._work(call, received, received.context.cancel.set)
+        refusal = self._calls.begin(call, received, work)
+        if refusal is not None:
+            return encode_reply([refusal])
         try:
-            return run_here(received)
+            report = run_here(received)
         finally:
-            self._end(call)
+            work.over = True
+            self._calls.end(call)
+        return self._calls.replied(call, encode_reply([report], stuck=self._calls.goes_on(work, report)))
 
 
 class QuickExecutor(_Executor):
@@ -184,7 +188,8 @@ class QuickExecutor(_Executor):
     def __init__(self, shipment: bytes, store: str, revision: str) -> None:
         super().__init__(shipment, store, revision)
         self._passer = Passer()
-        self._batch: tuple[_Id, QuickBatch] | None = None
+        self._state = threading.Lock()
+        self._batch: tuple[CallId, QuickBatch] | None = None
 
     def run(self, data: bytes) -> bytes:
         """Run all calls and answer with all reports. Empty for what are no calls, and for a batch that was given up."""
@@ -196,14 +201,14 @@ class QuickExecutor(_Executor):
             return encode_reply([])
         batch = QuickBatch([self._receive(call, _drop) for call in calls])
         with self._state:
-            if _id(calls[0]) in self._stopped:
+            if self._calls.was_stopped(calls[0]):
                 return b""
-            self._batch = (_id(calls[0]), batch)
+            self._batch = (call_id(calls[0]), batch)
         self._passer.begin(batch)
         reports, stuck = batch.run()
         self._passer.end()
         self._batch = None
-        self._done += len(calls)
+        self._calls.done += len(calls)
         return encode_reply(reports, stuck=stuck)
 
     def harvest(self, data: bytes) -> bytes:
@@ -215,8 +220,8 @@ class QuickExecutor(_Executor):
             return b""
         with self._state:
             running = self._batch
-            if running is None or running[0] != _id(stop):
-                self._note_stopped(stop)
+            if running is None or running[0] != call_id(stop):
+                self._calls.stop(stop)
                 return b""
         reports, stuck = running[1].harvest()
         return encode_reply(reports, stuck=stuck)
@@ -242,7 +247,10 @@ class AsyncExecutor(_Executor):
             return encode_answer(await self._far_side(work))
         if not isinstance(work, tuple) or len(work) != 1:
             return b""
-        return encode_reply([await self._report(work[0])])
+        return self._calls.earlier_reply(work[0]) or await self._reply(work[0])
+
+    def _lay_ms(self) -> int:
+        return 0 if self._lag is None else self._lag.recent_ms
 
     async def identify(self) -> bytes:  # type: ignore[override]  # an actor with a loop calls coroutines only
         return super().identify()
@@ -254,41 +262,68 @@ class AsyncExecutor(_Executor):
     async def stop(self, data: bytes) -> None:  # type: ignore[override]  # an actor with a loop calls coroutines only
         super().stop(data)
 
+    async def confirm(self, data: bytes) -> bytes:  # type: ignore[override]  # an actor with a loop calls coroutines only
+        """The same, and wait a while for what was stopped."""
+        works = self._give_up(data)
+        for _ in range(int(CONFIRM_S / CONFIRM_LOOK_S)):
+            if all(it.harmless or it.ended() for it in works):
+                return ENDED
+            await asyncio.sleep(CONFIRM_LOOK_S)
+        return b""
+
     async def clear(self) -> None:  # type: ignore[override]  # an actor with a loop calls coroutines only
         super().clear()
 
     async def linger(self) -> None:  # type: ignore[override]  # an actor with a loop calls coroutines only
         await asyncio.get_running_loop().create_future()
 
-    async def _report(self, call: WireCall) -> Report:
+    async def _reply(self, call: WireCall) -> bytes:
         loop, executors = self._on_this_loop()
         done: asyncio.Future[Report] = loop.create_future()
+        begun: list[CallWork] = []
 
         def deliver(report: Report) -> None:
+            for work in begun:
+                work.over = True
             if not done.done():
                 done.set_result(report)
 
         received = self._receive(call, deliver)
         if isinstance(received, Report):
-            return received
+            return encode_reply([received])
         cancel: list[Callable[[], None] | None] = []
 
-        def stop() -> None:
-            loop.call_soon_threadsafe(lambda: cancel[0]() if cancel and cancel[0] else None)
+        def cancel_it() -> None:
+            for it in cancel:
+                if it is not None:
+                    it()
 
-        report = self._begin(call, stop)
-        if report is not None:
-            return report
+        work = self._work(call, received, lambda: _on(loop, cancel_it))
+        refusal = self._calls.begin(call, received, work)
+        if refusal is not None:
+            return encode_reply([refusal])
+        begun.append(work)
+        mine = CURRENT.set(work)
         try:
             cancel.append(executors.start(received))
-            return await self._within(received, done)
+            report = await self._within(received, done)
         except asyncio.CancelledError:
             # Nobody waits for the answer any more, but what runs is to stop.
-            if cancel and cancel[0] is not None:
-                cancel[0]()
-            return Report(execution.cancelled(received.spec, received.call, call.attempt, 0))
+            cancel_it()
+            report = Report(execution.cancelled(received.spec, received.call, call.attempt, 0))
         finally:
-            self._end(call)
+            CURRENT.reset(mine)
+            self._calls.end(call)
+        if not work.harmless and execution.may_go_on(report.executed):
+            await self._left_behind(work)
+        return self._calls.replied(call, encode_reply([report], stuck=self._calls.goes_on(work, report)))
+
+    async def _left_behind(self, work: CallWork) -> None:
+        """What a call without an outcome had shielded or begun beside itself is to end too."""
+        work.cancel()
+        left = work.tasks_left()
+        if left:
+            await asyncio.wait(left, timeout=ENDING_S)
 
     async def _within(self, dispatch: Dispatch, done: asyncio.Future[Report]) -> Report:
         """Its report, or that it doesn't end."""
@@ -321,6 +356,8 @@ class AsyncExecutor(_Executor):
             self._loop = asyncio.get_running_loop()
             self._executors = Executors()
             self._lag = LoopLag(self._loop, stuck_s=LOOP_STUCK_S, stuck=self._guard.end)
+            self._strangers = Strangers()
+            track(self._loop, self._strangers)
         return self._loop, self._executors
 
 
@@ -330,8 +367,10 @@ def _answer(inquiries: Inquiries, asked: RungsAsked | QueryAsked) -> bytes:
     return encode_answer(inquiries.query(asked))
 
 
-def _id(of: WireCall | Stop) -> _Id:
-    return (of.run_id, of.call, of.attempt)
+def _on(loop: asyncio.AbstractEventLoop, do: Callable[[], None]) -> None:
+    """On that loop, from any thread."""
+    with contextlib.suppress(RuntimeError):  # it is closed
+        loop.call_soon_threadsafe(do)
 
 
 def _drop(report: Report) -> Any:

@@ -18,7 +18,7 @@ from .daemon_thread import on_daemon_thread
 from .dispatch_wire import ExecutorIdentity, decode_identity
 from .places import Kind
 from .pool_spec import Pool
-from .ray_executor import CONTROL, GROUPS, WATCH, AsyncExecutor, QuickExecutor, SyncExecutor
+from .ray_executor import CONTROL, ENDED, GROUPS, WATCH, AsyncExecutor, QuickExecutor, SyncExecutor
 from .slot_reports import PoolKey
 
 CONTROL_HEADROOM: Final = 8
@@ -106,6 +106,15 @@ class RayExecutorFactory:
         refuse_other(identity, CLASSES[key[1]].__name__, self._store, self._revision, name)
         self._processes[name] = identity.process
         self._watch(name, handle, gone)
+
+    async def confirm(self, name: str, grant_id: str) -> bool:
+        """See ``ExecutorFactory``."""
+        handle = self._handles.get(name)
+        if handle is None:
+            return False
+        answer = handle.confirm.options(concurrency_group=CONTROL).remote(grant_id.encode())
+        said: object = await asyncio.wrap_future(answer.future())
+        return said == ENDED
 
     async def end(self, name: str) -> None:
         """See ``ExecutorFactory``. What its tools have started is ended first, while it still shows whose it is; its guard

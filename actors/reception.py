@@ -34,14 +34,14 @@ class Reception:
         self._dependencies = dependencies
         self._epochs = Epochs()
 
-    def receive(self, call: WireCall, deliver: Deliver) -> Dispatch | Report:
+    def receive(self, call: WireCall, deliver: Deliver, lay_ms: int = 0) -> Dispatch | Report:
         """The dispatch with its keywords bound and its validity counted from now, or the report of its refusal."""
         spec = self._toolbox.get(call.tool)
         if spec is None:
             return refused(call, "tool_not_here")
         if spec.definition_sha256 != call.definition_sha256:
             return refused(call, "definition_differs")
-        valid_ms = left_ms(call)
+        valid_ms = left_ms(call, lay_ms)
         if valid_ms <= 0:
             return refused(call, "expired")
         if not self._epochs.admit(call.run_id, call.epoch):
@@ -135,8 +135,8 @@ def run_here(dispatch: Dispatch) -> Report:
     try:
         value = spec.handler(**dispatch.keywords)
     except BaseException as error:  # noqa: BLE001  an exit or an interrupt of a tool's is its outcome too
-        return Report(
-            execution.failed(spec, dispatch.call, context.attempt, error, duration_ms=_since(dispatch))
+        return execution.failure(
+            spec, dispatch.call, context.attempt, error, duration_ms=_since(dispatch)
         )
     return execution.succeeded(
         spec,

@@ -21,13 +21,23 @@ class PoolShape:
 
 
 @dataclass(frozen=True, slots=True)
+class Doubt:
+    """Ask an executor whether nothing of this lease goes on in it. No answer ``within_ms`` is a no."""
+
+    executor: str
+    grant_id: str
+    within_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class Assigned:
-    """What is to be done: tell who got a place and who won't, start executors by name, end others."""
+    """What is to be done: tell who got a place and who won't, start executors by name, end others, ask doubted ones."""
 
     grants: tuple[Grant, ...] = ()
     refused: tuple[tuple[str, RefusalCode], ...] = ()
     start: tuple[tuple[str, PoolKey], ...] = ()
     end: tuple[str, ...] = ()
+    doubts: tuple[Doubt, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

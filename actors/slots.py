@@ -5,9 +5,11 @@ does what ``assign`` says. Rules:
 
 * an executor of a ``sync`` pool holds one call; of other kinds, as many as its pool's ``places``;
 * a call of a limited group holds a place of the group too, and they are given together or not at all;
-* the place in a limited group of a call that was lost, or ended with its time or without an outcome, returns only when the call's validity
-  and ``LOST_EXTRA_MS`` are over, because it may be at its far side until then. The executor of a lost one returns as soon as
-  a new one is up, that of the other at once;
+* the place in a limited group of a call that was lost, or ended with its time or without an outcome, returns only when the
+  call's validity and ``LOST_EXTRA_MS`` are over, because it may be at its far side until then. The executor of a lost one
+  returns as soon as a new one is up, that of the other at once;
+* an executor that others use too isn't ended on one host's word: it is *doubted*. Asked by the broker, it confirms that
+  nothing of that lease goes on, or is ended with all that it has;
 * waiters are served in order of arrival. One whose group is full lets others of its pool pass, and is passed by none of
   its group; one that has room in its group but no executor keeps both in line.
 """
@@ -23,6 +25,7 @@ from typing import Final, Literal
 from .places import Grant, LossCause, RefusalCode, Want
 from .slot_reports import (
     Assigned,
+    Doubt,
     GroupStatistics,
     PoolKey,
     PoolShape,
@@ -43,7 +46,12 @@ TOGETHER_MS: Final = 1_000
 """Executors of a pool that die within so long died of one cause, a node's end say, and count once."""
 
 FAILING_AFTER: Final = 3
-"""Starts in a row that failed, after which who waited in vain is told that the executors are failing."""
+"""Starts in a row that failed, after which whoever waits is told that the executors are failing, if there is none."""
+
+DOUBT_MS: Final = 3_000
+OVERDUE_DOUBT_MS: Final = 1_000
+"""How long a doubted executor may take to say that nothing of a lease goes on. A call is told to be overdue a second after its
+validity: with this, and the time to end a process, it is over before the margin."""
 
 CONTENDED_MS: Final = 1_000
 """A pool for which somebody had to wait counts as contended for so long: others will come again."""
@@ -66,6 +74,7 @@ class _Lease:
     executor: str
     until_ms: int
     lost: bool = False
+    doubted: bool = False
 
 
 @dataclass(slots=True)
@@ -146,6 +155,7 @@ class Slots:
         ]
         heapq.heapify(self._timers)
         self._to_end: list[str] = []
+        self._doubts: list[Doubt] = []
         self._granted = self._refused = self._lost = 0
 
     # --- what happened -------------------------------------------------------------------------------------------
@@ -159,6 +169,9 @@ class Slots:
         if key not in self._pools:
             self._refused += 1
             return "no_pool"
+        if self._fails(self._pools[key]) and now_ms < self._pools[key].start_at_ms:
+            self._refused += 1
+            return "executors_failing"
         if len(self._waiters) >= self._queue_max:
             self._refused += 1
             return "overloaded"
@@ -205,26 +218,46 @@ class Slots:
         lease = self._leases.get(grant_id)
         if lease is None:
             return
-        self._lost += 0 if lease.lost or why == "late" else 1
-        lease.lost = True
-        self._drop_group(lease)
-        executor = self._executors.get(lease.executor)
+        executor = self._executors[lease.executor]
+        if why == "unreached":
+            # Nothing was sent, which is proof for the group too.
+            self._let_go(lease, now_ms)
+        else:
+            self._lost += 0 if lease.lost or why == "late" else 1
+            self._drop_group(lease)
+        known, lease.lost = lease.lost, True
         kind = lease.want.kind
-        if executor is None:
-            del self._leases[grant_id]
-        elif why == "late":
-            del self._leases[grant_id]
-            executor.leases.discard(grant_id)
-            executor.idle_since_ms = now_ms
-        elif why == "died" or kind == "sync" or (kind == "quick" and why == "overdue"):
+        if why == "late":
+            self._let_go(lease, now_ms)
+        elif kind == "sync" or (kind == "quick" and why == "overdue"):
             # Nothing but its end frees it.
             self._to_end.append(executor.name)
-            self._remove(executor, now_ms, crashed=why == "died")
-        elif kind == "quick" or lease.until_ms + LOST_EXTRA_MS <= now_ms:
-            del self._leases[grant_id]
-            executor.leases.discard(grant_id)
-            executor.idle_since_ms = now_ms
-        # Else it is one of many on a loop, which ends what it can by itself: its place there is taken until the timer.
+            self._remove(executor, now_ms, crashed=why in ("died", "unreached"))
+        elif kind == "quick":
+            # Reads: what goes on of them harms nobody.
+            self._let_go(lease, now_ms)
+            if why in ("died", "unreached"):
+                self._doubt(executor, grant_id, DOUBT_MS)
+        elif why == "unreached":
+            self._doubt(executor, grant_id, DOUBT_MS)
+        elif why == "not_given_back" and known:
+            if not lease.doubted:
+                self._let_go(lease, now_ms)  # a deaf one whose time is over
+        elif why != "deaf":
+            lease.doubted = True
+            self._doubt(executor, grant_id, OVERDUE_DOUBT_MS if why == "overdue" else DOUBT_MS)
+        # Else it is a read among many on a loop: its place there is taken until the timer.
+
+    def settled(self, doubt: Doubt, now_ms: int, *, ended: bool) -> None:
+        """What a doubted executor said: whether nothing of that lease goes on. One that doesn't say so is ended."""
+        executor = self._executors.get(doubt.executor)
+        if executor is None:
+            return
+        if not ended:
+            self._to_end.append(executor.name)
+            self._remove(executor, now_ms, crashed=False)
+        elif (lease := self._leases.get(doubt.grant_id)) is not None:
+            self._let_go(lease, now_ms)
 
     def host_gone(self, host_id: str, now_ms: int) -> None:
         """A host died or let go: nothing that it had asked for is wanted, what it held is lost."""
@@ -251,10 +284,11 @@ class Slots:
 
     def assign(self, now_ms: int) -> Assigned:
         """Everything that is due. Each thing is said once."""
-        refused = self._expire(now_ms)
+        refused = self._expire(now_ms) + self._failing(now_ms)
         granted = self._grant(now_ms)
         waiting = self._waiting_by_pool(now_ms)
         end = self._ends(now_ms, waiting)
+        doubts, self._doubts = self._doubts, []
         start = self._starts(now_ms, waiting)
         grants = tuple(
             Grant(grant_id=lease.want.want_id, actor=lease.executor, contended=self._contended(lease, now_ms))
@@ -262,7 +296,7 @@ class Slots:
         )
         self._granted += len(grants)
         self._refused += len(refused)
-        return Assigned(grants, tuple(refused), tuple(start), tuple(end))
+        return Assigned(grants, tuple(refused), tuple(start), tuple(end), tuple(doubts))
 
     def next_ms(self, now_ms: int) -> int | None:
         """When, later than now, ``assign`` may say something new although nothing happened; None for never."""
@@ -317,6 +351,18 @@ class Slots:
                 if group.closed_until_ms <= now_ms:
                     group.closed_until_ms = 0
         return refused
+
+    def _failing(self, now_ms: int) -> list[tuple[str, RefusalCode]]:
+        """Who waits for a pool whose executors don't come up. Whoever comes when the next start is due has it made."""
+        failing = {key for key, it in self._pools.items() if self._fails(it) and now_ms < it.start_at_ms}
+        waiting = [name for name, it in self._waiters.items() if it.lane.key in failing] if failing else []
+        for name in waiting:
+            self._forget_waiter(name)
+        return [(name, "executors_failing") for name in waiting]
+
+    @staticmethod
+    def _fails(pool: _Pool) -> bool:
+        return pool.failed_starts >= FAILING_AFTER and not pool.executors
 
     def _grant(self, now_ms: int) -> list[_Lease]:
         """Serve the lanes' first ones in order of arrival, until each lane is empty or blocked."""
@@ -385,6 +431,19 @@ class Slots:
             if len(lane.queue) > 2 * lane.waiting + 64:
                 lane.queue = deque(name for name in lane.queue if name in self._waiters)
         return waiter
+
+    def _let_go(self, lease: _Lease, now_ms: int) -> None:
+        """Its executor's place is free, and its group's if that is still with it."""
+        self._leases.pop(lease.want.want_id, None)
+        if lease.group:
+            self._groups[lease.group].held -= 1
+            lease.group = ""
+        executor = self._executors[lease.executor]
+        executor.leases.discard(lease.want.want_id)
+        executor.idle_since_ms = now_ms
+
+    def _doubt(self, executor: _Executor, grant_id: str, within_ms: int) -> None:
+        self._doubts.append(Doubt(executor.name, grant_id, within_ms))
 
     def _drop_group(self, lease: _Lease) -> None:
         """A lost lease's place of its group: taken until its call must be over."""

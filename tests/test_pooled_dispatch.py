@@ -53,7 +53,25 @@ async def glance(cents: int) -> int:
     return cents
 
 
-TOOLS = Toolbox([pay, look, rate, pay_limited, glance])
+@tool(risk="write", key="call", timeout_ms=10_000)
+async def pay_async(cents: int) -> int:
+    """An effect on a loop with others."""
+    return cents
+
+
+@tool(risk="read", timeout_ms=10_000)
+async def look_async(cents: int) -> int:
+    """A read there."""
+    return cents
+
+
+@tool(risk="read", timeout_ms=10_000, group="bank")
+async def look_limited(cents: int) -> int:
+    """A read of a limited group there."""
+    return cents
+
+
+TOOLS = Toolbox([pay, look, rate, pay_limited, glance, pay_async, look_async, look_limited])
 
 
 class Line:
@@ -64,6 +82,7 @@ class Line:
         self.sent: list[tuple[tuple[WireCall, ...], asyncio.Future[object]]] = []
         self.stops: list[Stop] = []
         self.down = False
+        self.gone = False
         self.partial: asyncio.Future[object] | None = None
 
     def send(self, calls: bytes) -> asyncio.Future[object]:
@@ -102,8 +121,8 @@ class World:
 
     def __init__(self, loop: SteppedLoop, *, groups: dict[str, int] | None = None) -> None:
         self.loop = loop
-        self.lines = {name: Line(name) for name in ("sync-1", "sync-2", "quick-1")}
-        self.free = {"sync": ["sync-1", "sync-2"], "quick": ["quick-1"] * 8}
+        self.lines = {name: Line(name) for name in ("sync-1", "sync-2", "quick-1", "async-1")}
+        self.free = {"sync": ["sync-1", "sync-2"], "quick": ["quick-1"] * 8, "async": ["async-1"] * 8}
         self.held: dict[str, tuple[Kind, str]] = {}
         self.freed = asyncio.Event()
         self.wants: list[Want] = []
@@ -346,7 +365,7 @@ def test_an_executor_that_cannot_be_reached_is_proof_too_and_is_given_up() -> No
         world.start(PAY)
         await loop.settle()
         assert world.said("c1") == world.said("c2") == [("failed", "no_executor", True)]
-        assert world.losses == ["died", "died"]
+        assert world.losses == ["unreached", "unreached"]
 
     in_world(play)
 
@@ -469,6 +488,79 @@ def test_a_call_cancelled_in_the_moment_it_left_is_unknown() -> None:
         await loop.settle()
         assert world.said("c2") == [("unknown", "cancelled", False)]
         assert world.losses == ["overdue"]
+
+    in_world(play)
+
+
+@pytest.mark.parametrize(
+    ("name", "why"), [("pay_async", "overdue"), ("look_limited", "overdue"), ("look_async", "deaf")]
+)
+def test_on_a_loop_with_others_only_what_may_do_harm_is_overdue(name: str, why: LossCause) -> None:
+    """R12: an effect must not happen when it may have been proved absent; a read may go on."""
+
+    async def play(world: World, loop: SteppedLoop) -> None:
+        world.start(TOOLS[name])
+        await loop.advance(10_000 + int(LATE_S * 1_000))
+        assert world.said()[0][1] == "timeout"
+        assert world.losses == [why]
+
+    in_world(play, {"bank": 1})
+
+
+def test_a_cancelled_call_on_a_loop_with_others_is_told_to_be_overdue_with_its_time() -> None:
+    async def play(world: World, loop: SteppedLoop) -> None:
+        cancel = world.start(TOOLS["pay_async"], valid_ms=60_000)
+        await loop.settle()
+        assert cancel is not None
+        cancel()
+        await loop.advance(GRACE_MS)
+        assert world.said() == [("unknown", "cancelled", False)]
+        assert world.losses == []
+        await loop.advance(50_000 + int(LATE_S * 1_000))
+        assert world.losses == ["overdue"]
+
+    in_world(play)
+
+
+@pytest.mark.parametrize(("name", "after_ms"), [("pay", 0), ("pay_async", 9_000)])
+def test_what_a_reported_call_has_left_behind_is_overdue_when_its_time_is_over(
+    name: str, after_ms: int
+) -> None:
+    """Threads can't be stopped. A sync executor is of no use to others meanwhile."""
+
+    async def play(world: World, loop: SteppedLoop) -> None:
+        cancel = world.start(TOOLS[name])
+        await loop.settle()
+        assert cancel is not None
+        await loop.advance(1_000)
+        cancel()
+        await loop.settle()
+        (line,) = [it for it in world.lines.values() if it.sent]
+        report = Report(Executed(call="c1", attempt=1, outcome="unknown", code="cancelled"))
+        line.answer(value=encode_reply([report], stuck=True))
+        await loop.settle()
+        assert world.said() == [("unknown", "cancelled", False)]
+        await loop.advance(after_ms - 1)
+        assert not after_ms or world.losses == []
+        await loop.advance(1)
+        assert world.losses == ["overdue"]
+
+    in_world(play)
+
+
+def test_a_kept_place_whose_executor_has_ended_is_not_used() -> None:
+    async def play(world: World, loop: SteppedLoop) -> None:
+        world.start(PAY)
+        await loop.settle()
+        world.lines["sync-1"].answer()
+        await loop.settle()
+        world.lines["sync-1"].gone = True
+        world.start(PAY)
+        await loop.settle()
+        assert world.losses == ["died"]
+        world.lines["sync-2"].answer()
+        await loop.settle()
+        assert world.said("c2") == [("succeeded", "", False)]
 
     in_world(play)
 

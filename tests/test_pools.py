@@ -14,7 +14,7 @@ from boundloop.actors.places import Grant, Kind, PlacesDoor, Refused, RemotePlac
 from boundloop.actors.pool_spec import Pool, closed_after_crash_ms, kind_of, refuse_bad_pools, shapes
 from boundloop.actors.pools import Pools
 from boundloop.actors.slot_reports import PoolKey, PoolShape
-from boundloop.actors.slots import LOST_EXTRA_MS
+from boundloop.actors.slots import LOST_EXTRA_MS, OVERDUE_DOUBT_MS
 from boundloop.runtime.errors import DeclarationError, StoreError
 from boundloop.runtime.policy import Policy
 from boundloop.runtime.tool_spec import tool
@@ -22,6 +22,7 @@ from boundloop.runtime.toolbox import Toolbox
 
 SYNC: PoolKey = ("default", "sync")
 QUICK: PoolKey = ("default", "quick")
+ASYNC: PoolKey = ("default", "async")
 START_MS = 300
 
 
@@ -34,6 +35,8 @@ class Factory:
         self.started: list[str] = []
         self.broken: BaseException | None = None
         self.hangs = False
+        self.asked: list[tuple[str, str]] = []
+        self.says: bool | Exception | None = True
 
     def name_of(self, key: PoolKey, number: int) -> str:
         return f"{key[1]}-{number}"
@@ -45,6 +48,14 @@ class Factory:
         never: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         await asyncio.wait([never], timeout=None if self.hangs else START_MS / 1_000)
         self.up[name] = gone
+
+    async def confirm(self, name: str, grant_id: str) -> bool:
+        self.asked.append((name, grant_id))
+        if self.says is None:
+            await asyncio.get_running_loop().create_future()
+        if isinstance(self.says, Exception):
+            raise self.says
+        return self.says is True
 
     async def end(self, name: str) -> None:
         self.ended.append(name)
@@ -148,6 +159,27 @@ def test_a_lost_executor_is_ended_and_its_replacement_takes_the_next() -> None:
     stepped(play)
 
 
+@pytest.mark.parametrize("says", [True, False, RuntimeError("dead"), None])
+def test_an_executor_that_others_use_is_asked_before_it_is_ended(says: bool | Exception | None) -> None:
+    """No answer is no yes."""
+
+    async def play(loop: SteppedLoop) -> None:
+        scene = Scene(loop, shapes={ASYNC: PoolShape(0, 1, 8, 5_000)})
+        scene.factory.says = says
+        first, second = scene.lease(scene.want("async")), scene.lease(scene.want("async"))
+        await loop.advance(START_MS)
+        actor = granted(first).actor
+        assert granted(second).actor == actor
+        await scene.pools.lost("w1", "overdue")
+        await loop.advance(OVERDUE_DOUBT_MS)
+        assert scene.factory.asked == [(actor, "w1")]
+        assert (actor in scene.factory.ended) is (says is not True)
+        assert scene.pools.statistics().pools[ASYNC].leased == (1 if says is True else 0)
+        await scene.pools.close()
+
+    stepped(play)
+
+
 def test_an_executor_that_dies_idle_is_replaced_before_anybody_is_sent_to_it() -> None:
     """R16, R19: the broker hears of every death, and doesn't hand a dead one out."""
 
@@ -165,14 +197,18 @@ def test_an_executor_that_dies_idle_is_replaced_before_anybody_is_sent_to_it() -
     stepped(play)
 
 
-def test_starts_that_fail_are_repeated_ever_more_slowly_and_waiters_end_by_their_deadline() -> None:
+def test_starts_that_fail_are_repeated_ever_more_slowly_and_waiters_are_told_at_once() -> None:
     async def play(loop: SteppedLoop) -> None:
         scene = Scene(loop)
         scene.factory.broken = RuntimeError("no module")
         waiting = scene.lease(scene.want(valid_ms=60_000))
-        await loop.advance(60_000)
+        await loop.advance(1_000)
         assert waiting.result() == Refused(code="executors_failing")
+        for _ in range(120):
+            scene.lease(scene.want(valid_ms=60_000))
+            await loop.advance(500)
         assert len([name for name in scene.factory.started if name.startswith("sync")]) < 12
+        assert scene.pools.statistics().waiting == 0
         await scene.pools.close()
 
     stepped(play)

@@ -10,8 +10,18 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from boundloop.actors.places import Grant, Kind, LossCause, Want
-from boundloop.actors.slot_reports import Assigned, PoolKey, PoolShape
-from boundloop.actors.slots import CONTENDED_MS, CRASH_BACKOFF_MS, LOST_EXTRA_MS, Slots
+from boundloop.actors.pooled_dispatch import LATE_S
+from boundloop.actors.ray_pool_actors import CLEAR_S
+from boundloop.actors.slot_reports import Assigned, Doubt, PoolKey, PoolShape
+from boundloop.actors.slots import (
+    CONTENDED_MS,
+    CRASH_BACKOFF_MS,
+    FAILING_AFTER,
+    LOST_EXTRA_MS,
+    OVERDUE_DOUBT_MS,
+    Slots,
+)
+from boundloop.runtime.limits import MARGIN_MS
 
 SYNC: PoolKey = ("default", "sync")
 ASYNC: PoolKey = ("default", "async")
@@ -33,6 +43,8 @@ class Desk:
         self.refused: dict[str, str] = {}
         self.started: list[str] = []
         self.ended: list[str] = []
+        self.doubts: list[Doubt] = []
+        self.confirms: bool | None = True
         self._ids = count(1)
 
     def want(self, *, kind: Kind = "sync", group: str = "", valid_ms: int = 1_000, host: str = "h") -> str:
@@ -60,6 +72,11 @@ class Desk:
         self.refused.update(said.refused)
         self.started += [name for name, _ in said.start]
         self.ended += said.end
+        self.doubts += said.doubts
+        if said.doubts and self.confirms is not None:
+            for doubt in said.doubts:
+                self.slots.settled(doubt, self.now, ended=self.confirms)
+            return self.turn(up=up)
         if up and said.start:
             for name, _ in said.start:
                 self.slots.executor_up(name, self.now)
@@ -212,17 +229,85 @@ def test_a_dead_host_waits_for_nothing_and_holds_nothing() -> None:
     assert desk.granted[other].actor != desk.granted[held].actor
 
 
-def test_one_overdue_call_on_a_loop_spares_its_siblings() -> None:
+@pytest.mark.parametrize("why", ["overdue", "died", "host", "not_given_back"])
+def test_a_call_that_its_loop_knows_to_be_over_spares_its_siblings(why: LossCause) -> None:
+    desk = Desk()
+    calls = [desk.want(kind="async", valid_ms=5_000) for _ in range(4)]
+    fifth = desk.want(kind="async", valid_ms=60_000)
+    desk.turn()
+    desk.confirms = None
+    desk.lost(calls[0], why)
+    assert fifth not in desk.granted
+    (doubt,) = desk.doubts
+    assert (doubt.executor, doubt.grant_id) == (desk.granted[calls[0]].actor, calls[0])
+    desk.slots.settled(doubt, desk.now, ended=True)
+    desk.turn()
+    assert not desk.ended
+    assert fifth in desk.granted
+
+
+@pytest.mark.parametrize("why", ["overdue", "died", "host", "not_given_back"])
+def test_a_call_that_its_loop_does_not_know_to_be_over_ends_it_with_its_siblings(why: LossCause) -> None:
+    """R12: an effect must not happen after the margin, when it may have been proved absent."""
+    desk = Desk(groups={"bank": 4})
+    calls = [desk.want(kind="async", group="bank", valid_ms=5_000) for _ in range(4)]
+    desk.turn()
+    desk.confirms = False
+    desk.lost(calls[0], why)
+    assert desk.ended == [desk.granted[calls[0]].actor]
+    statistics = desk.slots.statistics()
+    assert (statistics.lost, statistics.groups["bank"].lost) == (4, 4)
+    fifth = desk.want(kind="async", valid_ms=60_000)
+    desk.turn()
+    assert desk.granted[fifth].actor != desk.granted[calls[0]].actor
+
+
+def test_an_overdue_call_is_over_before_the_margin() -> None:
+    """Its host says it a second after the validity; then an executor has so long to confirm, and to end."""
+    end_s = LATE_S + OVERDUE_DOUBT_MS / 1_000 + CLEAR_S + 1.0
+    assert end_s < MARGIN_MS / 1_000
+
+
+def test_a_deaf_read_on_a_loop_spares_its_siblings_and_keeps_its_place_until_its_time_is_over() -> None:
     desk = Desk()
     calls = [desk.want(kind="async", valid_ms=5_000) for _ in range(4)]
     desk.turn()
-    desk.lost(calls[0])
+    desk.lost(calls[0], "deaf")
     assert not desk.ended
     fifth = desk.want(kind="async", valid_ms=60_000)
     desk.turn()
     assert fifth not in desk.granted
     desk.pass_ms(5_000 + LOST_EXTRA_MS)
     assert fifth in desk.granted
+    assert desk.granted[calls[0]].actor not in desk.ended
+
+
+@pytest.mark.parametrize("kind", ["quick", "async"])
+@pytest.mark.parametrize(("confirms", "ended"), [(True, 0), (False, 1)])
+def test_one_hosts_missing_line_ends_no_executor_that_others_reach(
+    kind: Kind, confirms: bool, ended: int
+) -> None:
+    desk = Desk(groups={"bank": 1})
+    others = [desk.want(kind=kind, host="a", valid_ms=60_000) for _ in range(2)]
+    mine = desk.want(kind=kind, group="bank", host="b", valid_ms=60_000)
+    desk.turn()
+    desk.confirms = confirms
+    desk.lost(mine, "unreached")
+    assert len(desk.ended) == ended
+    assert desk.slots.statistics().lost == (2 if ended else 0)
+    assert desk.slots.statistics().groups["bank"].lost == 0, "nothing was sent"
+    assert all(other in desk.granted for other in others)
+
+
+def test_a_sync_executor_without_a_line_is_ended_and_its_group_has_its_place_back() -> None:
+    desk = Desk(groups={"bank": 1})
+    mine = desk.want(group="bank", valid_ms=60_000)
+    desk.turn()
+    desk.lost(mine, "unreached")
+    assert desk.ended == [desk.granted[mine].actor]
+    again = desk.want(group="bank")
+    desk.turn()
+    assert again in desk.granted
 
 
 def test_a_stuck_quick_executor_is_replaced_and_a_dead_hosts_share_of_one_is_not() -> None:
@@ -271,34 +356,48 @@ def test_after_an_unclean_restart_a_group_grants_nothing_until_the_old_calls_mus
 
 def test_executors_that_dont_come_up_are_tried_ever_more_slowly_and_waiters_are_told_why() -> None:
     desk = Desk(sync=1)
-    want = desk.want(valid_ms=60_000)
     starts: list[int] = []
+    refused: list[int] = []
     for _ in range(400):
-        for name, key in desk.turn(up=False).start:
-            if key == SYNC:
-                starts.append(desk.now)
-                desk.slots.executor_gone(name, desk.now)
+        want = desk.want(valid_ms=60_000)
+        while SYNC in (keys := dict(desk.turn(up=False).start)).values():
+            starts.append(desk.now)
+            desk.slots.executor_gone(next(name for name, key in keys.items() if key == SYNC), desk.now)
+        if desk.refused.get(want) == "executors_failing":
+            refused.append(desk.now)
         desk.now += 250
     gaps = [later - earlier for earlier, later in pairwise(starts)]
     assert all(gap >= CRASH_BACKOFF_MS[2] for gap in gaps[1:])
     assert len(starts) < 12
-    assert desk.refused == {want: "executors_failing"}
+    assert refused[0] == starts[FAILING_AFTER - 1], "nobody waits for what doesn't come up"
 
 
-def test_executors_that_die_together_are_replaced_together() -> None:
-    """One node's end, or one signal to all of them, is one failure and not as many as there were executors."""
-    desk = Desk(sync=6)
-    for _ in range(6):
+def test_a_start_that_works_ends_the_refusals() -> None:
+    desk = Desk(sync=1)
+    for _ in range(FAILING_AFTER):
         desk.want(valid_ms=60_000)
+        for name, key in desk.turn(up=False).start:
+            if key == SYNC:
+                desk.slots.executor_gone(name, desk.now)
+        desk.now += 60_000
+    want = desk.want(valid_ms=60_000)
     desk.turn()
-    together = [name for name in desk.started if "-sync-" in name]
-    assert len(together) == 6
-    for name in together:
-        desk.slots.executor_gone(name, desk.now)
-        desk.now += 10
-    calls = [desk.want(valid_ms=60_000) for _ in range(6)]
+    assert want in desk.granted
+    assert desk.slots.statistics().waiting == 0
+
+
+def test_failing_starts_refuse_nobody_while_another_executor_is_up() -> None:
+    desk = Desk(sync=2)
+    held = desk.want(valid_ms=600_000)
     desk.turn()
-    assert set(calls) <= set(desk.granted)
+    waits = desk.want(valid_ms=600_000)
+    for _ in range(2 * FAILING_AFTER):
+        for name, _ in desk.turn(up=False).start:
+            desk.slots.executor_gone(name, desk.now)
+        desk.now += 40_000
+    assert waits not in desk.refused
+    desk.back(held)
+    assert waits in desk.granted
 
 
 def test_idle_executors_beyond_the_least_end() -> None:
@@ -324,6 +423,9 @@ def test_timers_of_what_has_ended_do_not_pile_up() -> None:
 
 
 LIMIT = 2
+
+
+LOSSES: list[LossCause] = ["died", "overdue", "deaf", "late"]
 
 
 class Walk(RuleBasedStateMachine):
@@ -360,8 +462,9 @@ class Walk(RuleBasedStateMachine):
             self.done.add(call)
             self.desk.back(call)
 
-    @rule(data=st.data(), why=st.sampled_from(["died", "overdue", "late"]))
-    def lose(self, data: st.DataObject, why: LossCause) -> None:
+    @rule(data=st.data(), why=st.sampled_from(LOSSES), confirms=st.booleans())
+    def lose(self, data: st.DataObject, why: LossCause, confirms: bool) -> None:
+        self.desk.confirms = confirms
         if calls := self._open():
             call = data.draw(st.sampled_from(calls))
             self.lost.add(call)

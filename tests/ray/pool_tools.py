@@ -84,6 +84,26 @@ async def wait_async(path: str) -> int:
 @tool(risk="write", key="call", timeout_ms=60_000)
 async def deaf_async(path: str) -> int:
     """Wait on the loop, whoever cancels it, until a file is there."""
+    await _deaf(path)
+    return 0
+
+
+@tool(risk="read", timeout_ms=60_000)
+async def read_deaf_async(path: str) -> int:
+    """The same without an effect."""
+    await _deaf(path)
+    return 0
+
+
+@tool(risk="write", key="call", timeout_ms=60_000)
+async def thread_async(path: str) -> int:
+    """Work in a thread, which nobody can stop."""
+    note(path, str(os.getpid()))
+    await asyncio.to_thread(threading.Event().wait, 1_000)
+    return 0
+
+
+async def _deaf(path: str) -> None:
     note(path, str(os.getpid()))
     never: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     while not lines(Path(f"{path}.end")):
@@ -91,7 +111,6 @@ async def deaf_async(path: str) -> int:
             await asyncio.wait([never], timeout=0.05)
         except asyncio.CancelledError:
             continue
-    return 0
 
 
 @tool(risk="read", timeout_ms=60_000)
@@ -237,6 +256,8 @@ TOOLS = Toolbox(
         listen,
         wait_async,
         deaf_async,
+        read_deaf_async,
+        thread_async,
         look_async,
         block_loop,
         leave,

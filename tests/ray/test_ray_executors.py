@@ -11,6 +11,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Coroutine, Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -41,6 +42,7 @@ from boundloop.actors.ray_pool_actors import RayExecutorFactory, check_options, 
 from boundloop.actors.shipping import Shipment, pack
 from boundloop.runtime.commands import Executed
 from boundloop.runtime.errors import BugError, DeclarationError
+from boundloop.runtime.limits import MARGIN_MS
 from boundloop.runtime.policy import Policy
 
 T = TypeVar("T")
@@ -197,8 +199,8 @@ class Flight:
     def came(self, report: Report) -> None:
         self.reports.append(report)
 
-    def wire(self) -> WireCall:
-        return wire_call(self.dispatch, self.dispatch.valid_ms)
+    def wire(self, grant: str = "") -> WireCall:
+        return wire_call(self.dispatch, self.dispatch.valid_ms, grant)
 
     def end(self) -> Executed:
         assert self._cluster.until(lambda: self.reports), "no report"
@@ -375,15 +377,56 @@ def test_a_cancelled_async_tool_is_cancelled_and_its_siblings_go_on(cluster: Clu
     second.end()
 
 
-def test_a_deaf_coroutine_costs_its_place_and_its_siblings_nothing(cluster: Cluster, tmp_path: Path) -> None:
+def test_a_deaf_read_on_a_loop_costs_its_place_and_its_siblings_nothing(
+    cluster: Cluster, tmp_path: Path
+) -> None:
     """R12: one that swallows its cancellation is reported without its answer."""
     cluster.start("look_async", value=1).end()
-    flight = cluster.start("deaf_async", path=str(tmp_path / "pid"), valid_ms=2_000)
-    pid_in(cluster, tmp_path / "pid")
-    assert flight.said() == ("unknown", "timeout")
+    flight = cluster.start("read_deaf_async", path=str(tmp_path / "pid"), valid_ms=2_000)
+    (pid,) = pid_in(cluster, tmp_path / "pid")
+    assert flight.said() == ("failed", "timeout")
     assert cluster.start("look_async", value=4).end().result == b"4"
     pool_tools.note(str(tmp_path / "pid.end"), "end")
     assert cluster.until(lambda: not cluster.pools.statistics().pools["default", "async"].leased)
+    assert _alive(pid)
+
+
+@pytest.mark.parametrize("tool", ["deaf_async", "thread_async"])
+def test_what_may_still_have_an_effect_after_its_time_ends_with_its_process(
+    cluster: Cluster, tmp_path: Path, tool: str
+) -> None:
+    """R12: past the margin it may have been proved absent. Its siblings' effects are unknown, their reads are tried again."""
+    cluster.start("look_async", value=1).end()
+    sibling = cluster.start("wait_async", path=str(tmp_path / "sibling"))
+    pid_in(cluster, tmp_path / "sibling")
+    flight = cluster.start(tool, path=str(tmp_path / "pid"), valid_ms=2_000)
+    (pid,) = pid_in(cluster, tmp_path / "pid")
+    assert flight.said() == ("unknown", "timeout")
+    reported = time.monotonic()
+    assert cluster.until(lambda: gone([pid]))
+    assert time.monotonic() - reported < MARGIN_MS / 1_000
+    assert sibling.said() == ("unknown", "lost")
+    assert cluster.start("look_async", value=4).end().result == b"4"
+
+
+def test_an_executor_whose_holder_is_gone_is_spared_if_it_knows_that_nothing_goes_on(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    """R1: and what is still on its way from there doesn't begin."""
+    grant, actor = cluster.actor("async")
+    call = cluster.dispatch("wait_async", path=str(tmp_path / "pid")).wire(grant)
+    running = actor.run.remote(encode_calls([call]))
+    (pid,) = pid_in(cluster, tmp_path / "pid")
+    cluster.pools.host_gone("test")
+    assert cluster.until(lambda: not cluster.pools.statistics().pools["default", "async"].leased)
+    ended = decode_reply(ray.get(running, timeout=WAIT_S), (call,))
+    assert ended is not None
+    assert ended.reports[0].executed.code == "cancelled"
+    assert _alive(pid)
+    late = cluster.dispatch("wait_async", path=str(tmp_path / "late")).wire(grant)
+    reply = decode_reply(ray.get(actor.run.remote(encode_calls([late])), timeout=WAIT_S), (late,))
+    assert reply is not None
+    assert (reply.reports[0].executed.code, reply.reports[0].executed.no_effect) == ("place_given_up", True)
 
 
 def test_control_calls_are_answered_while_every_place_is_taken(cluster: Cluster, tmp_path: Path) -> None:
@@ -491,10 +534,12 @@ def test_calls_that_must_not_run_are_refused_with_proof(cluster: Cluster, tmp_pa
     call = cluster.dispatch(tool, valid_ms=30_000, **arguments).wire()
 
     def but(**fields: Any) -> WireCall:
+        fields = {"attempt": next(attempts), **fields}  # the same one again would be a repetition
         return WireCall(
             **{name: fields.get(name, getattr(call, name)) for name in WireCall.__struct_fields__}
         )
 
+    attempts = count(1)
     call = but(run_id="another", epoch=5)
     delayed = but(deadline_ns=time.monotonic_ns() - 1)
     assert answer(actor, delayed) == ("failed", "expired", True)
