@@ -205,7 +205,9 @@ def _decoded(data: object, decode: Callable[[bytes], A]) -> A | None:
 
 
 def encode_reply(reports: Sequence[Report], *, stuck: bool = False) -> bytes:
-    return _encode(BatchReply(tuple(WireReport(it.executed, it.artifact, it.raised) for it in reports), stuck))
+    return _encode(
+        BatchReply(tuple(WireReport(it.executed, it.artifact, it.raised) for it in reports), stuck)
+    )
 
 
 def decode_reply(data: object, calls: Sequence[WireCall]) -> BatchReply | None:

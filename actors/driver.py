@@ -61,7 +61,7 @@ from ..runtime.orders import (
     wake_at_ms,
 )
 from ..runtime.state import CallState, State
-from . import checks, children
+from . import checks, children, tool_failures
 from .execution import Report, not_dispatched
 from .executors import ToolExecutors
 from .in_flight import InFlight
@@ -507,6 +507,9 @@ class RunDriver:
         """An executor's report. One that comes after the run was let go is the host's to hand in, if it can matter."""
         state = self.state
         call = state.calls.get(order.call) or state.unknown_calls.get(order.call)
+        if report.raised:
+            tool = "a tool" if call is None else call.tool
+            tool_failures.tell(tool, state.run_id, order.call, report.executed.attempt, report.raised)
         if report.artifact is not None and call is not None:
             # Evidence is judged here, where the whole result is; the log has a view of it.
             met = predicates_met(state.pins.goal, call.tool, report.artifact)

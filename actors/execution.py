@@ -15,6 +15,7 @@ from ..runtime.commands import Executed
 from ..runtime.errors import BoundloopError, ToolError
 from ..runtime.foreign_text import bounded_code, bounded_text
 from ..runtime.tool_spec import ToolSpec
+from . import tool_failures
 
 VIEW_CHARS_SHARE: Final = 0.75
 ARTIFACT_BYTES_MAX: Final = BLOB_BYTES_MAX
@@ -25,13 +26,15 @@ _FINAL_REFUSALS: Final = frozenset(("old_epoch", "arguments_unbound", "tool_not_
 
 
 class Report:
-    """One attempt's report and, for a result too large to show, the whole of it for the blob store."""
+    """One attempt's report and, for a result too large to show, the whole of it for the blob store. ``raised``: what the
+    tool raised, for the operator's logger alone (``tool_failures.raised``)."""
 
-    __slots__ = ("artifact", "executed")
+    __slots__ = ("artifact", "executed", "raised")
 
-    def __init__(self, executed: Executed, artifact: bytes | None = None) -> None:
+    def __init__(self, executed: Executed, artifact: bytes | None = None, raised: str = "") -> None:
         self.executed = executed
         self.artifact = artifact
+        self.raised = raised
 
 
 def succeeded(
@@ -97,6 +100,12 @@ def failed(spec: ToolSpec, call: str, attempt: int, error: BaseException, *, dur
             duration_ms=duration_ms,
         )
     return _unclear(spec, call, attempt, "tool_error", "the tool failed", duration_ms, retryable=False)
+
+
+def failure(spec: ToolSpec, call: str, attempt: int, error: BaseException, *, duration_ms: int) -> Report:
+    """The same as a report, which says to the operator what was raised and where."""
+    executed = failed(spec, call, attempt, error, duration_ms=duration_ms)
+    return Report(executed, raised=tool_failures.raised(spec, error))
 
 
 def timed_out(spec: ToolSpec, call: str, attempt: int, duration_ms: int) -> Executed:

@@ -14,7 +14,6 @@ from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Final, Protocol
 
 from ..runtime.canonical import JSON
-from ..runtime.commands import Executed
 from ..runtime.tool_spec import ToolSpec
 from . import execution
 from .context import ToolContext
@@ -353,10 +352,9 @@ class Executors:
         )
 
     def _failed(self, dispatch: Dispatch, error: BaseException, started: float) -> Report:
-        executed: Executed = execution.failed(
+        return execution.failure(
             dispatch.spec, dispatch.call, dispatch.context.attempt, error, duration_ms=_since(started)
         )
-        return Report(executed)
 
 
 def keywords_of(dispatch: Dispatch) -> dict[str, object]:

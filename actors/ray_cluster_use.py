@@ -31,7 +31,7 @@ from ..runtime.errors import (
     StoreError,
 )
 from ..runtime.events import RunStarted
-from . import places
+from . import places, tool_failures
 from .attached import Attached
 from .executors import ToolExecutors
 from .host import Host
@@ -42,7 +42,7 @@ from .pools import Pools
 from .ray_cluster import NAMESPACE, Cluster, join
 from .ray_dispatch import RayExecutors
 from .ray_pool_actors import RayExecutorFactory, check_options
-from .ray_run_actor import LET_GO, LetGoMessage, ToolsWay, Way, socket_to_owner, unsealed
+from .ray_run_actor import LET_GO, TOOL_RAISED, LetGoMessage, ToolsWay, Way, socket_to_owner, unsealed
 from .ray_run_actors import OPEN_S, Messenger, RayRunActor, made_within, make_run_actor, messenger_elsewhere
 from .seats import Seating
 from .shipping import Shipment, pack
@@ -390,6 +390,10 @@ class RayHosting:
         if kind == LET_GO:
             word = msgspec.msgpack.decode(unsealed(question, secret), type=LetGoMessage)
             self.supervisor.let_go(LetGo(word.seat, word.run_id, word.number, word.failed, word.lingering))
+            return b""
+        if kind == TOOL_RAISED:
+            line = unsealed(question, secret).decode("utf-8", "replace")
+            tool_failures.LOGGER.warning("%s", line[: tool_failures.LINE_CHARS_MAX])
             return b""
         raise CallerError("unknown_question", "the owner knows no such question", path=kind[:64])
 

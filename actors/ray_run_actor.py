@@ -8,6 +8,7 @@ gone the process ends: whoever owns the file next gives its runs to others.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 from collections.abc import Awaitable, Callable, Sequence
 from hmac import compare_digest
@@ -27,6 +28,7 @@ from ..runtime.binding import PRODUCER
 from ..runtime.commands import decode_command
 from ..runtime.errors import BoundloopError, CallerError, StoreError
 from ..runtime.state import State
+from . import tool_failures
 from .executor_process import silence
 from .executors import ToolExecutors
 from .host import Host
@@ -106,6 +108,10 @@ class LetGoMessage(msgspec.Struct, frozen=True, array_like=True):
 
 
 LET_GO: Final = "let_go"
+TOOL_RAISED: Final = "tool_raised"
+RAISED_PENDING_MAX: Final = 100
+"""Lines about what tools raised that wait to be told to the owner; a further one is in this actor's log alone."""
+
 RUN_ACTOR: Final = "run_actor"
 MESSENGER: Final = "store_messenger"
 
@@ -124,6 +130,7 @@ class RunActor:
         self._adopted: dict[str, int] = {}
         self._refused: dict[str, BaseException] = {}
         self._words: set[asyncio.Task[None]] = set()
+        self._lines: set[asyncio.Task[None]] = set()
 
     async def open(self) -> bytes:
         """Reach the store, register as a host and tell who this is (an encoded ``Identity``), or why not (an encoded
@@ -149,6 +156,7 @@ class RunActor:
         host.refused_watchers.append(self._refused.__setitem__)
         host.failed_watchers.append(lambda error: os._exit(EXIT_HOST_LOST))
         await store.switches()
+        tool_failures.LOGGER.addHandler(tool_failures.Forwarding(self._tell_raised))
         await host.open()
         process = this_process()
         return msgspec.msgpack.encode(
@@ -279,6 +287,21 @@ class RunActor:
         task = asyncio.get_running_loop().create_task(self._tell(word))
         self._words.add(task)
         task.add_done_callback(self._words.discard)
+
+    def _tell_raised(self, line: str) -> None:
+        """On the loop. An operator looks at the owner; nothing depends on its hearing of this."""
+        if len(self._lines) < RAISED_PENDING_MAX:
+            task = asyncio.get_running_loop().create_task(self._forward(line))
+            self._lines.add(task)
+            task.add_done_callback(self._lines.discard)
+
+    async def _forward(self, line: str) -> None:
+        assert self._store is not None
+        with contextlib.suppress(Exception):
+            async with asyncio.timeout(WORD_S):
+                await sealed(self._store.tell, self._tools.secret)(
+                    TOOL_RAISED, line.encode("utf-8", "replace")
+                )
 
     async def _tell(self, word: LetGoMessage) -> None:
         assert self._store is not None

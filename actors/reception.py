@@ -135,9 +135,7 @@ def run_here(dispatch: Dispatch) -> Report:
     try:
         value = spec.handler(**dispatch.keywords)
     except BaseException as error:  # noqa: BLE001  an exit or an interrupt of a tool's is its outcome too
-        return execution.failure(
-            spec, dispatch.call, context.attempt, error, duration_ms=_since(dispatch)
-        )
+        return execution.failure(spec, dispatch.call, context.attempt, error, duration_ms=_since(dispatch))
     return execution.succeeded(
         spec,
         dispatch.call,
