@@ -214,11 +214,14 @@ def _agents_called(
 
 def _approval(pinned: ToolDefinition, spec: ToolSpec, agents: tuple[AgentDefinition, ...]) -> ApprovalRule:
     """What was pinned, or what is stricter: since, or of the agent that is called."""
-    strictest = pinned.approval
-    for one in (spec.definition, *agents):
-        if _STRICTER.index(one.approval) > _STRICTER.index(strictest):
-            strictest = one.approval
+    strictest = _stricter(pinned.approval, spec.definition.approval)
+    for agent in agents:
+        strictest = _stricter(strictest, agent.approval)
     return strictest
+
+
+def _stricter(one: ApprovalRule, other: ApprovalRule) -> ApprovalRule:
+    return other if _STRICTER.index(other) > _STRICTER.index(one) else one
 
 
 def _needed(pinned: ToolDefinition, spec: ToolSpec, agents: tuple[AgentDefinition, ...]) -> tuple[str, ...]:
