@@ -15,7 +15,8 @@ from boundloop.actors.doctor import examine_cluster
 
 def test_a_cluster_is_joined_looked_at_and_left() -> None:
     with LocalCluster(nodes=2) as cluster:
-        environment = {**os.environ, "RAY_AUTH_MODE": "disabled"}
+        # As the cluster was started: Ray turns tokens on for a process that finds one, and leaves them on.
+        environment = {"RAY_AUTH_MODE": "disabled", **os.environ}
         done = subprocess.run(
             [sys.executable, "-m", "boundloop", "doctor", "--ray", cluster.address, "-o", "json"],
             capture_output=True,
