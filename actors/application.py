@@ -59,6 +59,9 @@ class Application:
     groups: Mapping[str, int] | None = None
     dependencies: Mapping[str, Any] | None = None
     pools: Mapping[str, Pool] | None = None
+    run_actors: int = 8
+    warm_actors: int = 1
+    dense_actors: int = 0
     reference: str = field(default="")
 
     def runtime(
@@ -69,8 +72,11 @@ class Application:
         reference: str = "",
         ray: str | None = None,
         name: str = "boundloop",
+        run_actors: int | None = None,
+        warm_actors: int | None = None,
+        dense_actors: int | None = None,
     ) -> Runtime:
-        """A ``Runtime`` of this application on ``store``. Raises as ``Runtime``."""
+        """A ``Runtime`` of this application on ``store``; counts that are None are the application's. Raises as ``Runtime``."""
         from .client import Runtime
 
         return Runtime(
@@ -88,6 +94,9 @@ class Application:
             take_over=take_over,
             ray=ray,
             name=name,
+            run_actors=self.run_actors if run_actors is None else run_actors,
+            warm_actors=self.warm_actors if warm_actors is None else warm_actors,
+            dense_actors=self.dense_actors if dense_actors is None else dense_actors,
             pools=self.pools,
         )
 

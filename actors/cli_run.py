@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Any, Final, TypedDict, TypeVar, Unpack
 from uuid import uuid4
 
 import click
@@ -31,12 +32,32 @@ _LIMIT_REASONS: Final = (
     "context_exhausted",
 )
 
-ray_option = click.option(
-    "--ray",
-    default=None,
-    metavar="WHERE",
-    help='On Ray: "local" starts it here, "require" or an address joins a cluster.',
-)
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class OnRay(TypedDict):
+    """What ``ray_options`` give, as ``Application.runtime`` takes it."""
+
+    ray: str | None
+    run_actors: int | None
+    warm_actors: int | None
+    dense_actors: int | None
+
+
+def ray_options(function: F) -> F:
+    """``--ray``, and how many actors; a count that isn't given is the application's."""
+    for option, says in (
+        ("--dense-actors", "Actors that take many runs each."),
+        ("--warm-actors", "Run actors that stand ready."),
+        ("--run-actors", "Runs that have an actor to themselves at once."),
+    ):
+        function = click.option(option, type=int, default=None, metavar="N", help=says)(function)
+    return click.option(
+        "--ray",
+        default=None,
+        metavar="WHERE",
+        help='On Ray: "local" starts it here, "require" or an address joins a cluster.',
+    )(function)
 
 
 @click.command()
@@ -50,7 +71,7 @@ ray_option = click.option(
     "--store", "store_url", envvar="BOUNDLOOP_STORE", default="", metavar="URL", help="Over the SPEC's."
 )
 @click.option("--take-over", is_flag=True, help="End another process that owns the store's file.")
-@ray_option
+@ray_options
 @output_option
 def run(
     reference: str,
@@ -59,8 +80,8 @@ def run(
     operation_id: str | None,
     store_url: str,
     take_over: bool,
-    ray: str | None,
     output: Any,
+    **on_ray: Unpack[OnRay],
 ) -> int:
     """Start a run of an application, or go on with one, and follow it.
 
@@ -76,7 +97,7 @@ def run(
             raise click.UsageError("name a store: --store URL, BOUNDLOOP_STORE, or the SPEC's own")
         if run_id is not None and (text is not None or operation_id is not None):
             raise click.UsageError("--resume goes on with a run that has its input and operation id")
-        with application.runtime(url, take_over=take_over, reference=reference, ray=ray) as runtime:
+        with application.runtime(url, take_over=take_over, reference=reference, **on_ray) as runtime:
             following = _Following(runtime, out, run_id or f"r_{uuid4().hex[:20]}")
             if run_id is None:
                 given = application.input if text is None else text

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+import os
+from typing import Any, Unpack
 
 import click
 
+from ..eventstore.location import parse_url
+from ..eventstore.owned import real_path
 from ..runtime.errors import BoundloopError
 from .application import load_application
 from .cli_output import OK, Output
-from .cli_run import ray_option
+from .cli_run import OnRay, ray_options
 from .cli_session import output_option
+from .cli_text import quoted, safe_text
+from .client import Runtime
 
 
 @click.command()
@@ -20,9 +25,11 @@ from .cli_session import output_option
 )
 @click.option("--take-over", is_flag=True, help="End another process that owns the store's file.")
 @click.option("--name", default="boundloop", metavar="NAME", help="Tells several of a cluster apart.")
-@ray_option
+@ray_options
 @output_option
-def serve(reference: str, store_url: str, take_over: bool, name: str, ray: str | None, output: Any) -> int:
+def serve(
+    reference: str, store_url: str, take_over: bool, name: str, output: Any, **on_ray: Unpack[OnRay]
+) -> int:
     """Host an application's runs until SIGTERM or SIGINT.
 
     Owns the store, takes up whatever is ready in it, and serves other shells and attached processes. At the end runs are
@@ -35,10 +42,26 @@ def serve(reference: str, store_url: str, take_over: bool, name: str, ray: str |
         if not url:
             raise click.UsageError("name a store: --store URL, BOUNDLOOP_STORE, or the SPEC's own")
         with application.runtime(
-            url, take_over=take_over, reference=reference, ray=ray, name=name
+            url, take_over=take_over, reference=reference, name=name, **on_ray
         ) as runtime:
-            out.note(f"serving {url}")
+            for line in _said(runtime, url, name):
+                out.note(line)
             runtime.serve()
         return OK
     except BoundloopError as error:
         return out.error(error)
+
+
+def _said(runtime: Runtime, url: str, name: str) -> list[str]:
+    """Where it serves, and how others reach it."""
+    lines = [f"serving {safe_text(url)}, pid {os.getpid()}"]
+    location = parse_url(url)
+    if location.kind == "memory":
+        return lines
+    there = f"sqlite:///{real_path(location.path)}"
+    lines.append(f"other shells:    boundloop inbox --store {quoted(there)}")
+    if runtime.ray_address:
+        named = "" if name == "boundloop" else f", name={name!r}"
+        attach = f"Runtime(store={there!r}, ray={runtime.ray_address!r}{named}, …)"
+        lines.append(f"other processes: {safe_text(attach)}; RAY_AUTH_MODE=token if Ray has a token")
+    return lines

@@ -207,11 +207,11 @@ class Runtime:
 
     ``ray``: None uses the cluster that this process is attached to, else no Ray; ``"local"`` starts one on this machine and
     ends it with this Runtime; ``"require"`` joins what the process, ``RAY_ADDRESS`` or the machine has; anything else is a
-    GCS address, ``HOST:PORT``, where a cluster has to answer within 15 s. On Ray the first Runtime on a file owns it, wherever it is (driver, task, actor, notebook), and hosts: a
-    run of ``start`` has one of ``run_actors`` processes to itself while it works, ``warm_actors`` of which stand ready
-    (each takes about 90 MB and a third of a second to make); runs of ``map`` and children share the owner's process, or
-    ``dense_actors`` of their own. A further Runtime on the file goes through the owner and takes its place when it is
-    gone. Tools run in executor actors of their ``pools`` and can be killed; without Ray they run in this process and
+    GCS address, ``HOST:PORT``, where a cluster has to answer within 15 s. On Ray the first Runtime on a file owns it, wherever
+    it is (driver, task, actor, notebook), and hosts: a run of ``start`` has one of ``run_actors`` processes to itself while
+    it works, ``warm_actors`` of which stand ready (each takes about 90 MB and a third of a second to make); runs of ``map``
+    and children share the owner's process, or ``dense_actors`` of their own. A further Runtime on the file goes through
+    the owner and takes its place when it is gone. Tools run in executor actors of their ``pools`` and can be killed; without Ray they run in this process and
     can't. ``name`` tells several Runtimes of one cluster apart.
 
     Raises ``RayUnavailable``, ``StoreUrlError``, ``OwnedError`` (another process owns the file: end it, ask it over its socket, or pass
@@ -307,6 +307,11 @@ class Runtime:
     def principal(self) -> str:
         """Who acts where a call names nobody."""
         return self._embedded.principal
+
+    @property
+    def ray_address(self) -> str:
+        """``HOST:PORT`` of the cluster's GCS, by which other processes attach (``ray=``); empty without Ray."""
+        return self._embedded.ray_address
 
     # --- runs --------------------------------------------------------------------------------------------------
 

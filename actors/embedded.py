@@ -98,6 +98,11 @@ class ClusterUse(Protocol):
         lost: Callable[[], None],
     ) -> Owning | Attached: ...
 
+    @property
+    def address(self) -> str:
+        """Of the cluster's GCS."""
+        ...
+
     def leave(self) -> None: ...
 
 
@@ -129,6 +134,11 @@ class Embedded:
     def adapter(self) -> ModelAdapter | None:
         """The model."""
         return self.parts.adapter
+
+    @property
+    def ray_address(self) -> str:
+        """Of the cluster in use; empty without one."""
+        return "" if self._cluster is None else self._cluster.address
 
     async def open(
         self, store: str | EventStore, *, take_over: bool, clock: Callable[[], int] | None

@@ -41,6 +41,10 @@ from .result import Result, result_of
 from .waiting import StillRunning, Until, Waiters, rests
 
 LOOK_ELSEWHERE_S: Final = 2.0
+HOW_TO_SHARE: Final = (
+    '; to work beside an owner on Ray attach to it in its cluster (ray="require" or the cluster\'s address, --ray); otherwise '
+    "end it, or take the file over (take_over=True, --take-over)"
+)
 ASKED_WAIT_S_MAX: Final = 20.0
 """How long one question of another process is held open; it asks again."""
 
@@ -201,7 +205,7 @@ class Owning:
             )
         except OwnedError as error:
             if not take_over:
-                error.message += "; end it, or take the file over (take_over=True, --take-over)"
+                error.message += HOW_TO_SHARE
             raise
 
     async def close(self) -> None:

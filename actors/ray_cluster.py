@@ -27,6 +27,11 @@ CONNECT_S: Final = 5.0
 GREETING_S: Final = 10.0
 """How long joining waits for what listens at an address: a GCS that answers does so within milliseconds."""
 
+TOKEN_HINT: Final = (
+    'If that cluster asks for a token, as each does that ray="local" started, set RAY_AUTH_MODE=token and have its token in '
+    "~/.ray/auth_token"
+)
+
 _SETTINGS: Final = bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
 """An empty frame of HTTP/2: its length, type, flags and stream."""
 
@@ -45,6 +50,7 @@ class Cluster:
 
         self.started = started
         self.node_id: str = ray.get_runtime_context().get_node_id()
+        self.address: str = ray.get_runtime_context().gcs_address
 
     def other_nodes(self) -> bool:
         """Whether the cluster has, or had, a node besides this one."""
@@ -164,7 +170,9 @@ def join(ray_option: str | None) -> Cluster:
         try:
             ray.init(address=address, namespace=NAMESPACE, log_to_driver=False, configure_logging=False)
         except (ConnectionError, RuntimeError, ValueError) as error:
-            raise RayUnavailable("ray_unreachable", str(error)[:300], path=address) from error
+            raise RayUnavailable(
+                "ray_unreachable", f"{str(error)[:300]}. {TOKEN_HINT}", path=address
+            ) from error
     return Cluster(started=True)
 
 
