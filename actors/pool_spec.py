@@ -19,6 +19,7 @@ from ..runtime.toolbox import Toolbox
 from . import query
 from .places import Kind
 from .slot_reports import PoolKey, PoolShape
+from .slots import LOST_EXTRA_MS
 
 DEFAULT_POOL: Final = "default"
 EXECUTORS_MAX: Final = 1_000
@@ -188,10 +189,10 @@ def _shape(pool: Pool, kind: Kind) -> PoolShape:
 
 def closed_after_crash_ms(groups: Mapping[str, int], toolbox: Toolbox) -> dict[str, int]:
     """How long each limited group stays closed when the last owner of its store didn't end in order: calls of it may be
-    at their far side for as long as its slowest tool may take."""
+    at their far side for as long as its slowest tool may take, and then as long as lost ones."""
     closed: dict[str, int] = {}
     for spec in toolbox.values():
         group = spec.definition.group
         if group is not None and group in groups:
-            closed[group] = max(closed.get(group, 0), spec.definition.timeout_ms)
+            closed[group] = max(closed.get(group, 0), spec.definition.timeout_ms + LOST_EXTRA_MS)
     return closed

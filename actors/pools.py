@@ -111,6 +111,16 @@ class Pools:
                 answer.set_result(Refused(code="closed"))
         self._turn()
 
+    def hold(self, group: str, places: int, for_ms: int) -> None:
+        """So many places of a limited group are taken for so long, by calls of an owner before this one."""
+        now = self._clock_ms()
+        self._slots.hold(group, places, now + for_ms, now)
+
+    def holds(self) -> dict[str, tuple[int, int]]:
+        """How many places of each limited group may be in use at a far side if everything ends now, and for how long."""
+        now = self._clock_ms()
+        return {name: (places, until_ms - now) for name, (places, until_ms) in self._slots.holds(now).items()}
+
     def statistics(self) -> SlotStatistics:
         return self._slots.statistics()
 

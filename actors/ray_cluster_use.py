@@ -34,6 +34,7 @@ from ..runtime.events import RunStarted
 from . import places, tool_failures
 from .attached import Attached
 from .executors import ToolExecutors
+from .group_holds import GroupHolds
 from .host import Host
 from .owning import Owning, Parts
 from .places import PlacesDoor
@@ -234,6 +235,7 @@ class RayHosting:
             secret=token_hex(16),
         )
         self._pools = self._made_pools(unclean)
+        self._holds = GroupHolds(self._pools, parts.groups, unclean=unclean)
         self.executors: ToolExecutors = RayExecutors(
             self._pools,
             holder=host_id,
@@ -274,6 +276,7 @@ class RayHosting:
         solo, warm, dense = self._use.seats
         if isinstance(host.store, OwnedSqliteStore):
             host.store.expect_hosts(solo + dense)
+        await self._holds.take_over(host.store)
         if not self._use.local:
             await self._messenger.open()
         if not await self._pools.open(warm_s=WARM_S):
@@ -324,15 +327,21 @@ class RayHosting:
 
     async def drain(self) -> None:
         """See ``HostingElsewhere``."""
-        if self._supervisor is not None:
-            await self._supervisor.close()
+        try:
+            await self._holds.hand_over()
+        finally:
+            if self._supervisor is not None:
+                await self._supervisor.close()
 
     async def close(self) -> None:
         """End everything made here. What takes longer than ``POOLS_S`` ends with this process."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(POOLS_S):
-                await self._pools.close()
-        self._messenger.close()
+        try:
+            await self._holds.hand_over()
+        finally:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(POOLS_S):
+                    await self._pools.close()
+            self._messenger.close()
 
     # --- for the owner's host ------------------------------------------------------------------------------------------
 

@@ -22,7 +22,9 @@ from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
+from .group_places import GroupPlaces
 from .places import Grant, LossCause, RefusalCode, Want
+from .pool_places import CONTENDED_MS, FAILING_AFTER, Executor, PoolPlaces
 from .slot_reports import (
     Assigned,
     Doubt,
@@ -39,32 +41,10 @@ LOST_EXTRA_MS: Final = 2_000
 QUEUE_MAX: Final = 10_000
 """Calls that may wait for a place."""
 
-CRASH_BACKOFF_MS: Final = (0, 0, 500, 2_000, 5_000, 15_000, 30_000)
-"""How long a pool's next start waits after so many executors in a row that died or didn't come up; the last repeats."""
-
-TOGETHER_MS: Final = 1_000
-"""Executors of a pool that die within so long died of one cause, a node's end say, and count once."""
-
-FAILING_AFTER: Final = 3
-"""Starts in a row that failed, after which whoever waits is told that the executors are failing, if there is none."""
-
 DOUBT_MS: Final = 3_000
 OVERDUE_DOUBT_MS: Final = 1_000
 """How long a doubted executor may take to say that nothing of a lease goes on. A call is told to be overdue a second after its
 validity: with this, and the time to end a process, it is over before the margin."""
-
-CONTENDED_MS: Final = 1_000
-"""A pool for which somebody had to wait counts as contended for so long: others will come again."""
-
-
-@dataclass(slots=True)
-class _Executor:
-    name: str
-    key: PoolKey
-    places: int
-    up: bool = False
-    idle_since_ms: int = 0
-    leases: set[str] = field(default_factory=set[str])
 
 
 @dataclass(slots=True)
@@ -95,31 +75,6 @@ class _Lane:
     waiting: int = 0
 
 
-@dataclass(slots=True)
-class _Group:
-    """``lost``: until when each lost place stays taken."""
-
-    limit: int
-    closed_until_ms: int = 0
-    held: int = 0
-    lost: list[int] = field(default_factory=list[int])
-
-    def room(self, now_ms: int) -> int:
-        return 0 if now_ms < self.closed_until_ms else self.limit - self.held - len(self.lost)
-
-
-@dataclass(slots=True)
-class _Pool:
-    key: PoolKey
-    shape: PoolShape
-    executors: dict[str, _Executor] = field(default_factory=dict[str, _Executor])
-    failures: int = 0
-    failed_starts: int = 0
-    start_at_ms: int = 0
-    crashed_ms: int = -TOGETHER_MS
-    waited_ms: int = -CONTENDED_MS
-
-
 _Timer = Literal["lease", "waiter", "group"]
 
 
@@ -138,13 +93,13 @@ class Slots:
         name_of: Callable[[PoolKey, int], str] = lambda key, number: f"{key[0]}-{key[1]}-{number}",
     ) -> None:
         closed = closed_until_ms or {}
-        self._pools = {key: _Pool(key, shape) for key, shape in pools.items()}
-        self._groups = {name: _Group(limit, closed.get(name, 0)) for name, limit in groups.items()}
+        self._pools = {key: PoolPlaces(key, shape) for key, shape in pools.items()}
+        self._groups = {name: GroupPlaces(limit, closed.get(name, 0)) for name, limit in groups.items()}
         self._queue_max = queue_max
         self._name_of = name_of
         self._number = 0
         self._order = 0
-        self._executors: dict[str, _Executor] = {}
+        self._executors: dict[str, Executor] = {}
         self._leases: dict[str, _Lease] = {}
         self._waiters: dict[str, _Waiter] = {}
         self._lanes: dict[tuple[PoolKey, str], _Lane] = {}
@@ -169,7 +124,7 @@ class Slots:
         if key not in self._pools:
             self._refused += 1
             return "no_pool"
-        if self._fails(self._pools[key]) and now_ms < self._pools[key].start_at_ms:
+        if self._pools[key].failing and now_ms < self._pools[key].start_at_ms:
             self._refused += 1
             return "executors_failing"
         if len(self._waiters) >= self._queue_max:
@@ -259,6 +214,20 @@ class Slots:
         elif (lease := self._leases.get(doubt.grant_id)) is not None:
             self._let_go(lease, now_ms)
 
+    def hold(self, group: str, places: int, until_ms: int, now_ms: int) -> None:
+        """So many places of a limited group are taken until then, by calls of an owner before this one."""
+        if until_ms > now_ms:
+            self._groups[group].lost += [until_ms] * places
+            self._set_timer(until_ms, "group", group)
+
+    def holds(self, now_ms: int) -> dict[str, tuple[int, int]]:
+        """How many places of each limited group may be in use at a far side if this is the end, and until when."""
+        ends = {name: it.taken_until_ms(now_ms) for name, it in self._groups.items()}
+        for lease in self._leases.values():
+            if lease.group:
+                ends[lease.group].append(lease.until_ms + LOST_EXTRA_MS)
+        return {name: (len(found), max(found)) for name, found in ends.items() if found}
+
     def host_gone(self, host_id: str, now_ms: int) -> None:
         """A host died or let go: nothing that it had asked for is wanted, what it held is lost."""
         for want_id in [it.want.want_id for it in self._waiters.values() if it.want.host_id == host_id]:
@@ -346,23 +315,16 @@ class Slots:
             elif what == "lease":
                 self.lost(name, "not_given_back", now_ms)
             else:
-                group = self._groups[name]
-                group.lost = [until for until in group.lost if until > now_ms]
-                if group.closed_until_ms <= now_ms:
-                    group.closed_until_ms = 0
+                self._groups[name].pass_time(now_ms)
         return refused
 
     def _failing(self, now_ms: int) -> list[tuple[str, RefusalCode]]:
         """Who waits for a pool whose executors don't come up. Whoever comes when the next start is due has it made."""
-        failing = {key for key, it in self._pools.items() if self._fails(it) and now_ms < it.start_at_ms}
+        failing = {key for key, it in self._pools.items() if it.failing and now_ms < it.start_at_ms}
         waiting = [name for name, it in self._waiters.items() if it.lane.key in failing] if failing else []
         for name in waiting:
             self._forget_waiter(name)
         return [(name, "executors_failing") for name in waiting]
-
-    @staticmethod
-    def _fails(pool: _Pool) -> bool:
-        return pool.failed_starts >= FAILING_AFTER and not pool.executors
 
     def _grant(self, now_ms: int) -> list[_Lease]:
         """Serve the lanes' first ones in order of arrival, until each lane is empty or blocked."""
@@ -378,7 +340,7 @@ class Slots:
             if group and self._groups[group].room(now_ms) <= 0:
                 full_groups.add(group)
                 continue
-            executor = None if key in full_pools else self._free_executor(self._pools[key])
+            executor = None if key in full_pools else self._pools[key].free_executor()
             if executor is None:
                 full_pools.add(key)
                 pool = self._pools[key]
@@ -394,7 +356,7 @@ class Slots:
                 heapq.heappush(firsts, (self._waiters[lane.queue[0]].order, key, group))
         return granted
 
-    def _lease(self, lane: _Lane, executor: _Executor, now_ms: int) -> _Lease:
+    def _lease(self, lane: _Lane, executor: Executor, now_ms: int) -> _Lease:
         waiter = self._waiters.pop(lane.queue.popleft())
         lane.waiting -= 1
         want = waiter.want
@@ -417,12 +379,6 @@ class Slots:
         while lane.queue and lane.queue[0] not in self._waiters:
             lane.queue.popleft()
 
-    @staticmethod
-    def _free_executor(pool: _Pool) -> _Executor | None:
-        """The least loaded; of those, the one that was used last, so that the others may end."""
-        free = [it for it in pool.executors.values() if it.up and len(it.leases) < it.places]
-        return min(free, key=lambda it: (len(it.leases), -it.idle_since_ms), default=None)
-
     def _forget_waiter(self, want_id: str) -> _Waiter | None:
         waiter = self._waiters.pop(want_id, None)
         if waiter is not None:
@@ -442,17 +398,15 @@ class Slots:
         executor.leases.discard(lease.want.want_id)
         executor.idle_since_ms = now_ms
 
-    def _doubt(self, executor: _Executor, grant_id: str, within_ms: int) -> None:
+    def _doubt(self, executor: Executor, grant_id: str, within_ms: int) -> None:
         self._doubts.append(Doubt(executor.name, grant_id, within_ms))
 
     def _drop_group(self, lease: _Lease) -> None:
         """A lost lease's place of its group: taken until its call must be over."""
         if not lease.group:
             return
-        group = self._groups[lease.group]
-        group.held -= 1
         until_ms = lease.until_ms + LOST_EXTRA_MS
-        group.lost.append(until_ms)
+        self._groups[lease.group].lose(until_ms)
         self._set_timer(until_ms, "group", lease.group)
         lease.group = ""
 
@@ -484,18 +438,13 @@ class Slots:
         pool = self._pools[lease.want.pool, lease.want.kind]
         return bool(lease.group) or now_ms - pool.waited_ms < CONTENDED_MS
 
-    def _remove(self, executor: _Executor, now_ms: int, *, crashed: bool) -> None:
+    def _remove(self, executor: Executor, now_ms: int, *, crashed: bool) -> None:
         """It is none of ours from now on, whenever its process is gone; what it had at work is lost."""
         del self._executors[executor.name]
         pool = self._pools[executor.key]
         del pool.executors[executor.name]
         if crashed:
-            if not executor.up or now_ms - pool.crashed_ms >= TOGETHER_MS:
-                pool.failures += 1
-                pool.crashed_ms = now_ms
-            pool.failed_starts += 0 if executor.up else 1
-            wait = CRASH_BACKOFF_MS[min(pool.failures, len(CRASH_BACKOFF_MS) - 1)]
-            pool.start_at_ms = max(pool.start_at_ms, now_ms + wait)
+            pool.crashed(executor, now_ms)
         for grant_id in executor.leases:
             lease = self._leases.pop(grant_id)
             self._lost += 0 if lease.lost else 1
@@ -530,7 +479,7 @@ class Slots:
             for _ in range(max(0, min(wanted, pool.shape.most - alive))):
                 self._number += 1
                 name = self._name_of(key, self._number)
-                executor = _Executor(name, key, pool.shape.places, idle_since_ms=now_ms)
+                executor = Executor(name, key, pool.shape.places, idle_since_ms=now_ms)
                 pool.executors[name] = self._executors[name] = executor
                 start.append((name, key))
         return start

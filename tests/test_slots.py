@@ -10,17 +10,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from boundloop.actors.places import Grant, Kind, LossCause, Want
+from boundloop.actors.pool_places import CONTENDED_MS, CRASH_BACKOFF_MS, FAILING_AFTER
 from boundloop.actors.pooled_dispatch import LATE_S
 from boundloop.actors.ray_pool_actors import CLEAR_S
 from boundloop.actors.slot_reports import Assigned, Doubt, PoolKey, PoolShape
-from boundloop.actors.slots import (
-    CONTENDED_MS,
-    CRASH_BACKOFF_MS,
-    FAILING_AFTER,
-    LOST_EXTRA_MS,
-    OVERDUE_DOUBT_MS,
-    Slots,
-)
+from boundloop.actors.slots import LOST_EXTRA_MS, OVERDUE_DOUBT_MS, Slots
 from boundloop.runtime.limits import MARGIN_MS
 
 SYNC: PoolKey = ("default", "sync")
@@ -352,6 +346,46 @@ def test_after_an_unclean_restart_a_group_grants_nothing_until_the_old_calls_mus
     assert desk.slots.next_ms(desk.now) == 30_000
     desk.pass_ms(30_000)
     assert first in desk.granted
+
+
+def test_what_is_out_at_the_end_is_taken_from_the_next_ones_group_until_it_must_be_over() -> None:
+    desk = Desk(groups={"bank": 3, "mail": 1})
+    first, second = desk.want(group="bank", valid_ms=5_000), desk.want(group="bank", valid_ms=9_000)
+    over = desk.want(kind="async", group="bank", valid_ms=90_000)
+    desk.turn()
+    desk.back(over)
+    desk.lost(first, "died")
+    holds = desk.slots.holds(desk.now)
+    assert holds == {"bank": (2, 9_000 + LOST_EXTRA_MS)}
+    assert second in desk.granted
+
+    after = Desk(groups={"bank": 3, "mail": 1})
+    for name, (places, until_ms) in holds.items():
+        after.slots.hold(name, places, until_ms, after.now)
+    wants = [after.want(group="bank", valid_ms=60_000) for _ in range(2)]
+    after.turn()
+    assert set(after.granted) == {wants[0]}
+    assert after.slots.holds(after.now) == {"bank": (3, 60_000 + LOST_EXTRA_MS)}
+    after.pass_ms(8_999 + LOST_EXTRA_MS)
+    assert wants[1] not in after.granted
+    after.pass_ms(1)
+    assert wants[1] in after.granted
+
+
+def test_more_holds_than_a_lower_limit_has_places_close_the_group() -> None:
+    desk = Desk(groups={"bank": 1})
+    desk.slots.hold("bank", 5, 1_000, desk.now)
+    want = desk.want(group="bank", valid_ms=60_000)
+    desk.turn()
+    assert want not in desk.granted
+    desk.pass_ms(1_000)
+    assert want in desk.granted
+
+
+def test_a_group_that_is_closed_is_held_whole() -> None:
+    desk = Desk(groups={"bank": 2}, closed_until_ms={"bank": 30_000})
+    assert desk.slots.holds(desk.now) == {"bank": (2, 30_000)}
+    assert desk.slots.holds(30_000) == {}
 
 
 def test_executors_that_dont_come_up_are_tried_ever_more_slowly_and_waiters_are_told_why() -> None:
