@@ -43,6 +43,7 @@ from .pools import Pools
 from .ray_cluster import NAMESPACE, Cluster, join
 from .ray_dispatch import RayExecutors
 from .ray_pool_actors import RayExecutorFactory, check_options
+from .ray_pool_fit import warn_of_pools_without_a_node
 from .ray_run_actor import LET_GO, TOOL_RAISED, LetGoMessage, ToolsWay, Way, socket_to_owner, unsealed
 from .ray_run_actors import OPEN_S, Messenger, RayRunActor, made_within, make_run_actor, messenger_elsewhere
 from .seats import Seating
@@ -279,6 +280,7 @@ class RayHosting:
         await self._holds.take_over(host.store)
         if not self._use.local:
             await self._messenger.open()
+        await warn_of_pools_without_a_node(self._use.pools)
         if not await self._pools.open(warm_s=WARM_S):
             self._refuse_failed_pools()
         owning = self._owning

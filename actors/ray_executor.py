@@ -42,7 +42,7 @@ from .query import QUERY_TIMEOUT_S, FarSideAnswer, unknown
 from .quick_batch import Passer, QuickBatch
 from .reception import Inquiries, Reception, overdue, refused, run_here
 from .rungs import RungsAsked
-from .shipping import unpack
+from .shipping import load_failure, unpack
 
 CONTROL: Final = "control"
 WATCH: Final = "watch"
@@ -85,7 +85,7 @@ class _Executor:
             self._groups = frozenset(application.groups)
             self._inquiries = Inquiries(application.toolbox, application.policy, application.permissions_of)
         except BaseException as error:  # noqa: BLE001  the application's own modules are imported here
-            self._failure = type(error).__name__[:100]
+            self._failure = load_failure(error)
         self._strangers = Strangers()
 
     def identify(self) -> bytes:

@@ -7,23 +7,26 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import signal
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from ..eventstore.process_identity import ProcessIdentity, is_same_process
-from ..runtime.errors import BugError, DeclarationError
+from ..runtime.errors import BugError, CallerError, DeclarationError
 from .daemon_thread import on_daemon_thread
 from .dispatch_wire import ExecutorIdentity, decode_identity
 from .places import Kind
 from .pool_spec import Pool
 from .ray_executor import CONTROL, ENDED, GROUPS, WATCH, AsyncExecutor, QuickExecutor, SyncExecutor
+from .shipping import HOW_TO_BE_IMPORTABLE
 from .slot_reports import PoolKey
 
 CONTROL_HEADROOM: Final = 8
 """Calls that a loop takes beyond its places: an answer that is late must not keep a control call out."""
 
+LOGGER: Final = logging.getLogger("boundloop.ray")
 ANSWER_S: Final = 30.0
 CLEAR_S: Final = 0.5
 """How long an executor may take to have its tools' processes ended, before it is killed itself."""
@@ -89,6 +92,7 @@ class RayExecutorFactory:
         self._handles: dict[str, Any] = {}
         self._processes: dict[str, ProcessIdentity] = {}
         self._ends: dict[str, asyncio.Future[None]] = {}
+        self._told_of_failure = False
 
     def name_of(self, key: PoolKey, number: int) -> str:
         pool, kind = key
@@ -103,6 +107,11 @@ class RayExecutorFactory:
         async with asyncio.timeout(ANSWER_S):
             data = await asyncio.wrap_future(answer.future())
         identity = decode_identity(data)
+        if identity.failure and not self._told_of_failure:
+            self._told_of_failure = True
+            LOGGER.error(
+                "executors can't load the application: %s; %s", identity.failure[:300], HOW_TO_BE_IMPORTABLE
+            )
         refuse_other(identity, CLASSES[key[1]].__name__, self._store, self._revision, name)
         self._processes[name] = identity.process
         self._watch(name, handle, gone)
@@ -126,8 +135,11 @@ class RayExecutorFactory:
         ended = self._ends.pop(name, None)
         if ended is not None and not ended.done():
             cleared = handle.clear.options(concurrency_group=CONTROL).remote()
-            either = [asyncio.wrap_future(cleared.future()), ended]
-            done, _ = await asyncio.wait(either, timeout=CLEAR_S, return_when=asyncio.FIRST_COMPLETED)
+            clearing = asyncio.wrap_future(cleared.future())
+            clearing.add_done_callback(_nothing_to_tell)
+            done, _ = await asyncio.wait(
+                [clearing, ended], timeout=CLEAR_S, return_when=asyncio.FIRST_COMPLETED
+            )
             if not done:
                 _kill_here(process)
         with contextlib.suppress(Exception):  # a cluster that is gone has no such actor
@@ -170,6 +182,12 @@ class RayExecutorFactory:
         handle.linger.options(concurrency_group=WATCH).remote().future().add_done_callback(answered)
 
 
+def _nothing_to_tell(clearing: asyncio.Future[Any]) -> None:
+    """That the executor died meanwhile is what was wanted; asyncio would complain of an error that nobody looked at."""
+    if not clearing.cancelled():
+        clearing.exception()
+
+
 def _kill_here(process: ProcessIdentity | None) -> None:
     """Ray asks a process to end itself and takes seconds over one that doesn't answer; on this machine there is no need
     to wait for that."""
@@ -184,4 +202,8 @@ def refuse_other(identity: ExecutorIdentity, class_name: str, store: str, revisi
     if said != (class_name, store, revision):
         raise BugError("executor_identity", f"it says that it is {said}"[:300], path=name)
     if identity.failure:
-        raise BugError("application_failed", f"it could not be loaded: {identity.failure}", path=name)
+        raise CallerError(
+            "application_failed",
+            f"it can't be loaded in another process: {identity.failure}; {HOW_TO_BE_IMPORTABLE}",
+            path=name,
+        )

@@ -33,7 +33,7 @@ from .executor_process import silence
 from .executors import ToolExecutors
 from .host import Host
 from .places import Ask, RemotePlaces
-from .shipping import Shipment, unpack
+from .shipping import HOW_TO_BE_IMPORTABLE, Shipment, unpack
 
 EXIT_HOST_LOST: Final = 71
 EXIT_OWNER_GONE: Final = 72
@@ -401,7 +401,9 @@ def _faulty(error: BaseException) -> BoundloopError:
     if isinstance(error, BoundloopError):
         return error
     return CallerError(
-        "application_code", f"it can't be loaded in another process: {_text_of(error)}", path="application"
+        "application_code",
+        f"it can't be loaded in another process: {_text_of(error)}; {HOW_TO_BE_IMPORTABLE}",
+        path="application",
     )
 
 

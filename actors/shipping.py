@@ -19,6 +19,8 @@ from ..runtime.toolbox import Toolbox
 SHIPMENT_BYTES_MAX: Final = 64 * 1024 * 1024
 """A shipment with data in it (a table, a model's weights) belongs in a file or a service that tools open."""
 
+LOAD_FAILURE_CHARS_MAX: Final = 300
+
 
 @dataclass(frozen=True, kw_only=True)
 class Shipment:
@@ -52,6 +54,18 @@ def pack(shipment: Shipment, dumps: Dumps) -> bytes:
             "shipment_size", f"{len(data)} bytes, at most {SHIPMENT_BYTES_MAX}", path="dependencies"
         )
     return data
+
+
+HOW_TO_BE_IMPORTABLE: Final = (
+    "install the package where Ray's workers run, name its folder in the job's runtime_env (py_modules, env_vars PYTHONPATH), "
+    "or define it in the script itself, which travels by value (docs/ray.md, What must be importable or picklable)"
+)
+
+
+def load_failure(error: BaseException) -> str:
+    """What kept an application from being unpacked: the exception's class, and which module or name was missing."""
+    missing = f" ({error.name})" if isinstance(error, ImportError) and error.name else ""
+    return f"{type(error).__name__}{missing}"[:LOAD_FAILURE_CHARS_MAX]
 
 
 def unpack(data: bytes) -> Shipment:
