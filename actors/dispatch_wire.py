@@ -111,11 +111,12 @@ Work = tuple[WireCall, ...] | RungsAsked | QueryAsked
 
 
 class Stop(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """Ask one attempt to stop."""
+    """Ask one attempt to stop; ``at_work``: only if it has begun."""
 
     run_id: Text
     call: Text
     attempt: int
+    at_work: bool = False
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -129,8 +130,9 @@ _identity = msgspec.msgpack.Decoder(ExecutorIdentity).decode
 _status = msgspec.msgpack.Decoder(ExecutorStatus).decode
 
 
-def wire_call(dispatch: Dispatch, left_ms: int, grant: str = "") -> WireCall:
-    """A dispatch as it travels now under a lease, with ``left_ms`` of its validity left."""
+def wire_call(dispatch: Dispatch, left_ms: int, grant: str = "", *, begin_ms: int = 0) -> WireCall:
+    """A dispatch as it travels now under a lease, with ``left_ms`` of its validity left. ``begin_ms``: so long it may lie
+    at the executor before that begins to count."""
     context = dispatch.context
     return WireCall(
         run_id=context.run_id,
@@ -145,7 +147,7 @@ def wire_call(dispatch: Dispatch, left_ms: int, grant: str = "") -> WireCall:
         principal=context.principal,
         key=context.key,
         valid_ms=left_ms,
-        deadline_ns=time.monotonic_ns() + left_ms * 1_000_000,
+        deadline_ns=time.monotonic_ns() + (left_ms + begin_ms) * 1_000_000,
         boot=_boot(),
         view_bytes_max=dispatch.view_bytes_max,
         grant=grant,

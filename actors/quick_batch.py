@@ -3,6 +3,9 @@
 While batches come, a thread looks at the one at work every few milliseconds. If nothing has ended since and calls are
 left, one more thread goes on with them. The thread that was called can't come back from a call that hangs: what has
 ended is then *harvested* by whoever waits for the batch, and the process has to be ended.
+
+The validity of a read counts from when its own code begins: it has no effect that has to be over by then, and what it waited for
+in its host, on its way and behind the others of its batch is no fault of it. The batch itself has an end.
 """
 
 from __future__ import annotations
@@ -26,6 +29,9 @@ REST_S: Final = 1.0
 THREADS_MAX: Final = 8
 """At work on one batch; if so many are stuck, the others wait for their validity to end."""
 
+BATCH_S: Final = 1.0
+"""What hasn't begun so long after its batch did never begins."""
+
 GRACE_S: Final = 0.02
 """Beyond a call's validity: its thread may just be about to end."""
 
@@ -42,6 +48,7 @@ class QuickBatch:
         self._open = len(self._left)
         self._open_before = -1
         self._threads = 1
+        self._until_s = time.monotonic() + BATCH_S
         self._over = False
         self._changed = threading.Condition()
 
@@ -76,22 +83,26 @@ class QuickBatch:
                 if self._over or not self._left:
                     return
                 place = self._left.popleft()
-            dispatch = self._slots[place]
-            assert isinstance(dispatch, Dispatch)
-            report = _expired(dispatch) if _left_s(dispatch) <= 0 else run_here(dispatch)
+                dispatch = self._slots[place]
+                assert isinstance(dispatch, Dispatch)
+                dispatch.started_s = now = time.monotonic()
+            report = _expired(dispatch) if now >= self._until_s else run_here(dispatch)
             with self._changed:
                 self._reports[place] = report
                 self._open -= 1
                 self._changed.notify_all()
 
     def _left_s(self) -> float:
-        """Until the last open call must be over."""
-        open_calls = [
-            it
-            for it, report in zip(self._slots, self._reports, strict=True)
-            if report is None and isinstance(it, Dispatch)
+        """Until the last open call must be over, or the next must have begun."""
+        waiting = set(self._left)
+        ends = [
+            _left_s(it)
+            for place, (it, report) in enumerate(zip(self._slots, self._reports, strict=True))
+            if report is None and isinstance(it, Dispatch) and place not in waiting
         ]
-        return max((_left_s(it) for it in open_calls), default=0.0) + GRACE_S
+        if waiting:
+            ends.append(self._until_s - time.monotonic())
+        return max(ends, default=0.0) + GRACE_S
 
     def _settled(self) -> tuple[list[Report], bool]:
         reports: list[Report] = []

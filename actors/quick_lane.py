@@ -3,6 +3,10 @@
 One batch is out at a time; what comes meanwhile is the next. If it doesn't come back soon, the next leaves on a spare
 executor. Executors are leased for longer than one batch and beforehand, because a short read has no time for that. Reads
 have no effect, so whatever is lost here is *failed*, to be tried again.
+
+A read's validity (50 ms) is what its own code may take, counted where that runs. How long it waits here, lies at the executor
+and runs in its batch have bounds of their own, whose sum is less than the margin: a host with hundreds of runs has as many
+reads at once, and none of them is to be tried again because it wasn't the first.
 """
 
 from __future__ import annotations
@@ -27,9 +31,10 @@ from .executors import Dispatch
 from .leases import Key, Lease, Leases, NoPlace
 from .lines import ExecutorDied, LineDown, NoAnswer
 from .places import LossCause
+from .quick_batch import BATCH_S
 
 LEASE_MS: Final = 10_000
-LEASE_LEFT_LEAST_S: Final = 1.0
+LEASE_LEFT_LEAST_S: Final = 2.5
 """A lease with less left is given back and taken anew."""
 
 REST_S: Final = 1.0
@@ -42,10 +47,17 @@ SEATS_MAX: Final = 2
 SPARE_S: Final = 5.0
 """How long a spare executor is waited for, and until one is asked for again if there was none."""
 
-PATIENCE_S: Final = 0.05
-"""Beyond the last call's validity, until what there is of a batch is fetched from an executor that doesn't answer."""
+WAIT_S: Final = 1.5
+"""How long a read waits here for its batch to leave."""
 
-HARVEST_S: Final = 1.0
+BEGIN_S: Final = 0.5
+"""How long a batch may lie at its executor, behind those of other hosts."""
+
+PATIENCE_S: Final = 0.05
+"""Beyond a read's validity, until what there is of a batch is fetched from an executor that doesn't answer; and from one time to
+the next while it hasn't begun."""
+
+HARVEST_S: Final = BATCH_S + 0.5
 CROSSING_S: Final = 0.1
 """For an answer that crossed with the question what became of it."""
 
@@ -170,9 +182,9 @@ class QuickLane:
         batch: list[tuple[Dispatch, WireCall]] = []
         while self._waiting and len(batch) < BATCH_CALLS_MAX:
             dispatch = self._waiting.popleft()
-            left_ms = int(_left_s(dispatch) * 1_000)
-            if left_ms > 0:
-                batch.append((dispatch, wire_call(dispatch, left_ms, grant)))
+            if _left_s(dispatch) > 0:
+                call = wire_call(dispatch, dispatch.valid_ms, grant, begin_ms=int(BEGIN_S * 1_000))
+                batch.append((dispatch, call))
             else:
                 dispatch.refuse("expired")
         return batch
@@ -187,8 +199,7 @@ class QuickLane:
             reply = lease.line.send(encode_calls([call for _, call in batch]))
         except LineDown:
             self._leases.lost(lease, "unreached")
-            for dispatch, _ in batch:
-                dispatch.refuse("no_executor")
+            self._waiting.extendleft(dispatch for dispatch, _ in reversed(batch))
             self._ring()
             return
         task = self._loop.create_task(self._follow(lease, batch, reply))
@@ -205,12 +216,12 @@ class QuickLane:
         self, lease: Lease, batch: Sequence[tuple[Dispatch, WireCall]], answer: asyncio.Future[object]
     ) -> None:
         calls = [call for _, call in batch]
-        patience_s = max(_left_s(dispatch) for dispatch, _ in batch) + PATIENCE_S
-        await asyncio.wait([answer], timeout=max(0.0, patience_s))
+        patience_s = max(call.valid_ms for call in calls) / 1_000 + PATIENCE_S
+        await asyncio.wait([answer], timeout=patience_s)
         why: LossCause = "overdue"
         reply: BatchReply | None = None
         try:
-            data = answer.result() if answer.done() else await self._harvested(lease, calls[0], answer)
+            data = await self._harvested(lease, calls[0], answer)
             if data == b"":
                 # Another host's batch keeps the executor; ours was given up before it began.
                 self._give_back(lease)
@@ -234,15 +245,24 @@ class QuickLane:
                 dispatch.deliver(Report(came.executed, came.artifact, came.raised))
 
     async def _harvested(self, lease: Lease, first: WireCall, answer: asyncio.Future[object]) -> object:
-        """What there is of a batch whose time is over, or its answer if that comes after all."""
-        try:
-            async with asyncio.timeout(HARVEST_S):
-                data = await lease.line.harvest(Stop(first.run_id, first.call, first.attempt))
-        except TimeoutError:
-            raise NoAnswer from None
-        if data == b"":
-            await asyncio.wait([answer], timeout=CROSSING_S)
-        return answer.result() if answer.done() else data
+        """What there is of a batch whose time is over, or its answer if that comes after all. Empty if it didn't begin in
+        time, and never will."""
+        begin_s = self._loop.time() + BEGIN_S
+        while not answer.done():
+            waits = self._loop.time() < begin_s
+            try:
+                async with asyncio.timeout(HARVEST_S):
+                    data = await lease.line.harvest(
+                        Stop(first.run_id, first.call, first.attempt, at_work=waits)
+                    )
+            except TimeoutError:
+                raise NoAnswer from None
+            if data != b"":
+                return answer.result() if answer.done() else data
+            await asyncio.wait([answer], timeout=PATIENCE_S if waits else CROSSING_S)
+            if not waits:
+                return answer.result() if answer.done() else data
+        return answer.result()
 
     def _give_all_back(self) -> None:
         while self._idle:
@@ -263,4 +283,5 @@ def _lost(dispatch: Dispatch) -> Report:
 
 
 def _left_s(dispatch: Dispatch) -> float:
-    return dispatch.started_s + dispatch.valid_ms / 1_000 - asyncio.get_running_loop().time()
+    """Of the wait for its batch to leave."""
+    return dispatch.started_s + WAIT_S - asyncio.get_running_loop().time()

@@ -213,7 +213,7 @@ class QuickExecutor(_Executor):
 
     def harvest(self, data: bytes) -> bytes:
         """What there is of the batch that begins with this call, although ``run`` doesn't return. Empty if it hasn't begun;
-        then it never will."""
+        then it never will, unless only what is ``at_work`` was asked for."""
         try:
             stop = decode_stop(data)
         except msgspec.MsgspecError:
@@ -221,7 +221,8 @@ class QuickExecutor(_Executor):
         with self._state:
             running = self._batch
             if running is None or running[0] != call_id(stop):
-                self._calls.stop(stop)
+                if not stop.at_work:
+                    self._calls.stop(stop)
                 return b""
         reports, stuck = running[1].harvest()
         return encode_reply(reports, stuck=stuck)

@@ -17,8 +17,16 @@ from boundloop.actors.leases import KEPT_IDLE_S
 from boundloop.actors.lines import ExecutorDied, LineDown, NoAnswer
 from boundloop.actors.places import Grant, Kind, LossCause, Refused, Want
 from boundloop.actors.pooled_dispatch import LATE_S, PooledExecutors
-from boundloop.actors.quick_lane import HARVEST_S, PATIENCE_S
+from boundloop.actors.quick_lane import (
+    BEGIN_S,
+    CROSSING_S,
+    HARVEST_S,
+    LEASE_LEFT_LEAST_S,
+    PATIENCE_S,
+    WAIT_S,
+)
 from boundloop.runtime.commands import Executed
+from boundloop.runtime.limits import MARGIN_MS
 from boundloop.runtime.tool_spec import ToolSpec, tool
 from boundloop.runtime.toolbox import Toolbox
 
@@ -636,9 +644,72 @@ def test_a_batch_behind_one_that_hangs_is_given_up_before_it_began() -> None:
         await loop.advance(50 + int(PATIENCE_S * 1_000))
         assert quick.partial is not None
         quick.partial.set_result(b"")
+        await loop.advance(int(BEGIN_S * 1_000) - 50)
+        assert world.said() == []
+        assert all(it.at_work for it in quick.stops)
         await loop.advance(200)
+        assert not quick.stops[-1].at_work
         assert world.said() == [("failed", "expired", True)]
         assert world.losses == []
+
+    in_world(play)
+
+
+def test_a_batch_that_begins_late_is_waited_for() -> None:
+    """The time of a read counts from its beginning, and other hosts have batches there too."""
+
+    async def play(world: World, loop: SteppedLoop) -> None:
+        quick = world.lines["quick-1"]
+        world.start(RATE)
+        await loop.advance(50 + int(PATIENCE_S * 1_000))
+        assert quick.partial is not None
+        quick.partial.set_result(b"")
+        await loop.advance(300)
+        quick.answer()
+        await loop.settle()
+        assert world.said() == [("succeeded", "", False)]
+
+    in_world(play)
+
+
+def test_a_crowd_of_reads_is_no_fault_of_the_last_ones() -> None:
+    """Each batch takes as long as a read may: those behind it wait, within a bound of their own."""
+
+    async def play(world: World, loop: SteppedLoop) -> None:
+        quick = world.lines["quick-1"]
+        for _ in range(512):
+            world.start(RATE)
+        await loop.settle()
+        for _ in range(8):
+            await loop.advance(50)
+            quick.answer()
+            await loop.settle()
+        assert batches(quick) == [64] * 8
+        assert {it for call in world.reports for it in world.said(call)} == {("succeeded", "", False)}
+        sent = quick.sent[-1][0][0]
+        assert sent.valid_ms == 50, "whole, however long it waited"
+
+    in_world(play)
+
+
+def test_the_bounds_of_a_short_read_are_over_before_the_margin() -> None:
+    most_s = WAIT_S + PATIENCE_S + BEGIN_S + HARVEST_S + CROSSING_S
+    assert most_s < MARGIN_MS / 1_000
+    assert BEGIN_S + HARVEST_S < LEASE_LEFT_LEAST_S
+
+
+def test_a_batch_that_could_not_be_sent_goes_elsewhere() -> None:
+    async def play(world: World, loop: SteppedLoop) -> None:
+        world.lines["quick-2"] = Line("quick-2")
+        world.lines["quick-1"].down = True
+        world.free["quick"] = ["quick-1", "quick-2"]
+        for _ in range(3):
+            world.start(RATE)
+        await loop.settle()
+        assert world.losses == ["unreached"]
+        world.lines["quick-2"].answer()
+        await loop.settle()
+        assert [world.said(call) for call in world.reports] == [[("succeeded", "", False)]] * 3
 
     in_world(play)
 
@@ -684,7 +755,7 @@ def test_short_reads_without_a_place_are_refused_when_their_time_is_over() -> No
         cancel = world.start(RATE)
         assert cancel is not None
         cancel()
-        await loop.advance(50)
+        await loop.advance(int(WAIT_S * 1_000))
         assert world.said("c1") == [("failed", "expired", True)]
         assert world.said("c2") == [("failed", "cancelled", True)]
 

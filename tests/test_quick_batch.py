@@ -19,7 +19,9 @@ RELEASE = threading.Event()
 
 @tool(risk="read", quick=True)
 def rate(value: int) -> int:
-    """Hangs for -2 until it is released, raises for -1."""
+    """Takes 10 ms for -3, hangs for -2 until it is released, raises for -1."""
+    if value == -3:
+        threading.Event().wait(0.01)
     if value == -2:
         RELEASE.wait(20)
     if value == -1:
@@ -71,6 +73,13 @@ def test_reports_are_in_the_order_of_the_calls_with_the_refused_ones_in_their_pl
     refused = Report(not_dispatched("c0", 1, "expired"))
     reports, stuck = QuickBatch([dispatch(1), refused, dispatch(-1), dispatch(2)]).run()
     assert said(reports) == ["1", "expired", "tool_error", "2"]
+    assert not stuck
+
+
+def test_the_time_of_a_read_counts_from_its_own_beginning() -> None:
+    """What it waits for behind the others of its batch is no fault of it."""
+    reports, stuck = QuickBatch([dispatch(-3, valid_ms=50) for _ in range(30)]).run()
+    assert said(reports) == ["-3"] * 30
     assert not stuck
 
 

@@ -160,7 +160,9 @@ def big(bytes_count: int) -> str:
 
 @tool(risk="read", quick=True)
 def rate(value: int) -> int:
-    """Short: raises for -1, hangs for -2."""
+    """Short: raises for -1, hangs for -2, takes 1 ms from 10,000 on."""
+    if value >= 10_000:
+        threading.Event().wait(0.001)
     if value == -1:
         raise ValueError(CANARY)
     if value == -2:

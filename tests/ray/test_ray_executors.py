@@ -289,6 +289,19 @@ def test_short_reads_travel_together(cluster: Cluster) -> None:
     assert [flight.end().result for flight in flights] == [str(value).encode() for value in range(64)]
 
 
+def test_hundreds_of_short_reads_at_once_are_none_to_be_tried_again(cluster: Cluster) -> None:
+    """Their time is what their own code may take: not what they waited for each other."""
+    cluster.start("rate", value=1).end()
+    flights = [cluster.dispatch("rate", value=value) for value in range(10_000, 10_512)]
+
+    async def start() -> None:
+        for flight in flights:
+            cluster.host.start(flight.dispatch)
+
+    cluster.run(start())
+    assert [flight.end().result for flight in flights] == [str(value).encode() for value in range(10_000, 10_512)]
+
+
 # --- what goes wrong -----------------------------------------------------------------------------------------------------
 
 
