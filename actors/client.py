@@ -249,7 +249,7 @@ class Runtime:
         if adapter is not None and not hasattr(adapter, "request"):
             raise DeclarationError("model_type", "give a model's spec, or a ModelAdapter", path="model")
         toolbox = tools if isinstance(tools, Toolbox) else Toolbox(tools)
-        declared = {} if pools is None else pools
+        declared: Mapping[str, Pool] = {} if pools is None else pools
         refuse_bad_pools(declared, {} if groups is None else groups, toolbox)
         parts = Parts(
             toolbox=toolbox,

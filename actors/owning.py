@@ -201,7 +201,7 @@ class Owning:
     async def _opened(self, url: str, take_over: bool, clock: Callable[[], int] | None) -> EventStore:
         try:
             return await open_store(
-                url, take_over=take_over, on_submit=self._on_submit, on_ready=self._on_ready, clock=clock
+                url, take_over=take_over, on_submit=self.on_submit, on_ready=self.on_ready, clock=clock
             )
         except OwnedError as error:
             if not take_over:
@@ -410,10 +410,10 @@ class Owning:
         """Another process appended to this run."""
         self._followers.tell(run_id)
 
-    async def _on_submit(self, run_id: str, command_id: str, data: bytes) -> bytes:
+    async def on_submit(self, run_id: str, command_id: str, data: bytes) -> bytes:
         return await self.host.on_submit(run_id, command_id, data)
 
-    def _on_ready(self, run_ids: Iterable[str]) -> None:
+    def on_ready(self, run_ids: Iterable[str]) -> None:
         if self._host is not None:
             self._host.on_ready(run_ids)
 
@@ -468,8 +468,8 @@ def _not_serving() -> StoreError:
 def _listen(store: Any, owning: Owning) -> None:
     """A store tells whoever hosts what it makes ready; one that was opened by the application didn't know us before."""
     for name, listener in (
-        ("on_submit", owning._on_submit),
-        ("on_ready", owning._on_ready),
+        ("on_submit", owning.on_submit),
+        ("on_ready", owning.on_ready),
         ("on_ask", owning.on_ask),
         ("on_remote_append", owning.heard_of_append),
     ):

@@ -42,27 +42,31 @@ class RayUnavailable(CallerError):
     """There is no cluster to attach to, or it can't be reached."""
 
 
+def untyped_ray() -> Any:
+    """Ray, imported on first use. Its annotations are too partial for strict checking."""
+    import ray
+
+    return ray
+
+
 class Cluster:
     """What this process knows of its cluster. ``started``: by us, so ended by ``leave``."""
 
     def __init__(self, *, started: bool) -> None:
-        import ray
-
+        ray = untyped_ray()
         self.started = started
         self.node_id: str = ray.get_runtime_context().get_node_id()
         self.address: str = ray.get_runtime_context().gcs_address
 
     def other_nodes(self) -> bool:
         """Whether the cluster has, or had, a node besides this one."""
-        import ray
-
-        nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]  # Ray's own
+        ray = untyped_ray()
+        nodes: list[dict[str, Any]] = ray.nodes()
         return sum(1 for node in nodes if node.get("Alive")) > 1
 
     def leave(self) -> None:
         """End what ``join`` started. Harmless otherwise."""
-        import ray
-
+        ray = untyped_ray()
         if self.started and ray.is_initialized():
             ray.shutdown()
             _notices_to(None)
@@ -148,7 +152,7 @@ def join(ray_option: str | None) -> Cluster:
     if ray_option == "require":
         refuse_bad_address(os.environ.get("RAY_ADDRESS") or None, path="RAY_ADDRESS")
     try:
-        import ray
+        ray = untyped_ray()
     except ImportError as error:
         raise RayUnavailable("ray_missing", "install ray to use it", path="ray") from error
     if ray.is_initialized():
@@ -177,8 +181,7 @@ def join(ray_option: str | None) -> Cluster:
 
 
 def _start_local() -> None:
-    import ray
-
+    ray = untyped_ray()
     # The driver would print its workers' output and Ray's own notices among the application's.
     os.environ.setdefault("RAY_DISABLE_IMPORT_WARNING", "1")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
@@ -203,8 +206,7 @@ _printing: list[Any] = []
 def _notices_to(logger: logging.Logger | None) -> None:
     """Ray prints each worker's death as a paragraph on its driver's standard output, whatever it is told about logs. In a
     cluster that we joined for ourselves they go to a logger instead; None gives them back. There is no public way."""
-    import ray
-
+    ray = untyped_ray()
     worker: Any = ray._private.worker
     if logger is None:
         if _printing:
@@ -234,8 +236,7 @@ def _only_errors() -> Generator[None]:
 
 
 def _same_cluster(address: str) -> None:
-    import ray
-
+    ray = untyped_ray()
     here = ray.get_runtime_context().gcs_address
     if address not in ("auto", here):
         raise StoreError("other_cluster", f"this process is attached to {here}, not to {address}", path="ray")

@@ -23,7 +23,7 @@ from ..runtime.binding import PRODUCER
 from ..runtime.commands import CommandAnswer, OutsideCommand, encode_command
 from ..runtime.errors import OwnedError, StoreError
 from .daemon_thread import on_daemon_thread
-from .ray_cluster import NAMESPACE
+from .ray_cluster import NAMESPACE, untyped_ray
 from .ray_pool_actors import refuse_retries
 from .ray_run_actor import (
     MESSENGER,
@@ -114,7 +114,7 @@ class RayRunActor:
             return
         self._killed = True
         with contextlib.suppress(Exception):
-            _ray().kill(self._handle, no_restart=True)
+            untyped_ray().kill(self._handle, no_restart=True)
         asyncio.get_running_loop().call_later(KILL_AGAIN_S, end_process, self.identity)
 
 
@@ -142,7 +142,7 @@ async def made_within(seconds: float, make: Callable[[], Any]) -> Any:
 def _unmake(making: asyncio.Future[Any]) -> None:
     if not making.cancelled() and making.exception() is None:
         with contextlib.suppress(Exception):
-            _ray().kill(making.result(), no_restart=True)
+            untyped_ray().kill(making.result(), no_restart=True)
 
 
 async def make_run_actor(
@@ -154,7 +154,7 @@ async def make_run_actor(
     end = asyncio.get_running_loop().time() + OPEN_S
 
     def make() -> Any:
-        actor_class: Any = _ray().remote(RunActor)
+        actor_class: Any = untyped_ray().remote(RunActor)
         return actor_class.options(name=name, **OWNED_OPTIONS).remote(
             name, shipment, msgspec.msgpack.encode(way), messenger, msgspec.msgpack.encode(tools)
         )
@@ -172,7 +172,7 @@ async def make_run_actor(
             )
     except BaseException:
         with contextlib.suppress(Exception):
-            _ray().kill(handle, no_restart=True)
+            untyped_ray().kill(handle, no_restart=True)
         raise
     return RayRunActor(handle, identity)
 
@@ -234,13 +234,13 @@ class Messenger:
             self._watching.cancel()
         if self.handle is not None:
             with contextlib.suppress(Exception):
-                _ray().kill(self.handle, no_restart=True)
+                untyped_ray().kill(self.handle, no_restart=True)
 
 
 def _messenger_actor(name: str, path: str, node_id: str) -> Any:
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    actor_class: Any = _ray().remote(StoreMessenger)
+    actor_class: Any = untyped_ray().remote(StoreMessenger)
     return actor_class.options(
         name=name, scheduling_strategy=NodeAffinitySchedulingStrategy(node_id, soft=False), **OWNED_OPTIONS
     ).remote(path)
@@ -250,7 +250,7 @@ async def messenger_elsewhere(name: str, path: str, node_id: str) -> Any:
     """The messenger of that name, if it lives and isn't on this node; else None. Raises ``StoreError`` (``other_actor``)
     if what has the name is something else, or speaks for another file: nothing is entrusted to it."""
     try:
-        handle: Any = await asyncio.to_thread(_ray().get_actor, name, NAMESPACE)
+        handle: Any = await asyncio.to_thread(untyped_ray().get_actor, name, NAMESPACE)
     except ValueError:
         return None  # nobody has that name
     if not hasattr(handle, "identify") or not hasattr(handle, "carry"):
@@ -264,9 +264,3 @@ async def messenger_elsewhere(name: str, path: str, node_id: str) -> Any:
     if len(said) != 4 or said[:3] != wanted:
         raise StoreError("other_actor", f"{said!r} has this Runtime's name, not {wanted!r}"[:400], path=name)
     return None if said[3] == node_id else handle
-
-
-def _ray() -> Any:
-    import ray
-
-    return ray

@@ -137,8 +137,9 @@ def cluster(placement: Placement) -> Generator[None]:
     if placement == "process":
         yield
         return
-    import ray
+    from boundloop.actors.ray_cluster import untyped_ray
 
+    ray = untyped_ray()
     ray.init(
         address="local",
         namespace="boundloop",

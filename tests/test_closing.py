@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from tests.stepped_runtime import Site
 
-from boundloop.actors.owning import Owning
 from boundloop.actors.client import Runtime
 from boundloop.actors.loop_thread import LoopThread
+from boundloop.actors.owning import Owning
 from boundloop.adapters.script import held, say
 from boundloop.adapters.scripted import Gate, ScriptedModel
 from boundloop.runtime.commands import Cancel

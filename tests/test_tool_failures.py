@@ -105,7 +105,10 @@ class Nameless(type):
 
 def test_an_exception_may_be_anything() -> None:
     odd = Nameless("Odd", (Exception,), {})
-    rude = type("Rude\x1b[2J\u202e" + "x" * 10_000, (Exception,), {"__str__": lambda self: 1 / 0})
+    def broken(_: object) -> str:
+        raise RuntimeError(SECRET)
+
+    rude = type("Rude\x1b[2J\u202e" + "x" * 10_000, (Exception,), {"__str__": broken})
     spec = tool_spec(on_a_thread)
     for kind in (odd, rude):
         text = tool_failures.raised(spec, kind(SECRET))
