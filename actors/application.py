@@ -24,6 +24,7 @@ from ..runtime.prices import PriceTable
 from .fit import Fit
 from .pool_spec import Pool
 from .run_options import ApplicationOptions, OnStop, Permissions, Tools
+from .shipping import BY_VALUE
 
 if TYPE_CHECKING:
     from ..runtime.state import State
@@ -159,6 +160,8 @@ def _module(name: str) -> ModuleType:
         sys.path.insert(0, folder)
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # annotations are resolved through it
+    if folder != os.getcwd():
+        BY_VALUE.add(spec.name)
     spec.loader.exec_module(module)
     return module
 

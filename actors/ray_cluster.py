@@ -10,7 +10,7 @@ import logging
 import os
 import socket
 import sys
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from typing import Any, Final
 
 from ..runtime.errors import CallerError, DeclarationError, StoreError
@@ -70,6 +70,14 @@ class Cluster:
         if self.started and ray.is_initialized():
             ray.shutdown()
             _notices_to(None)
+
+
+def send_by_value(modules: Iterable[str]) -> None:
+    """What these modules define is pickled as what a script defines, not by its name."""
+    pickler = untyped_ray().cloudpickle
+    for name in sorted(modules):
+        if name in sys.modules:
+            pickler.register_pickle_by_value(sys.modules[name])
 
 
 def attached() -> bool:

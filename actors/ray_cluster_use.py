@@ -40,14 +40,14 @@ from .owning import Owning, Parts
 from .places import PlacesDoor
 from .pool_spec import Pool, closed_after_crash_ms, shapes
 from .pools import Pools
-from .ray_cluster import NAMESPACE, Cluster, join
+from .ray_cluster import NAMESPACE, Cluster, join, send_by_value
 from .ray_dispatch import RayExecutors
 from .ray_pool_actors import RayExecutorFactory, check_options
 from .ray_pool_fit import warn_of_pools_without_a_node
 from .ray_run_actor import LET_GO, TOOL_RAISED, LetGoMessage, ToolsWay, Way, socket_to_owner, unsealed
 from .ray_run_actors import OPEN_S, Messenger, RayRunActor, made_within, make_run_actor, messenger_elsewhere
 from .seats import Seating
-from .shipping import Shipment, pack
+from .shipping import BY_VALUE, Shipment, pack
 from .supervisor import LetGo, Supervisor
 
 WARM_S: Final = 30.0
@@ -415,6 +415,7 @@ class RayHosting:
 
 
 def _shipped(parts: Parts) -> bytes:
+    send_by_value(BY_VALUE)
     from ray import cloudpickle
 
     return pack(

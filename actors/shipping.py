@@ -35,6 +35,10 @@ class Shipment:
     application: str
 
 
+BY_VALUE: Final[set[str]] = set()
+"""Names of modules that other processes can't find, such as a file's in a folder that is only named to the command line:
+what they define travels by value, as what a script defines does."""
+
 Dumps = Callable[[object], bytes]
 """A pickler that takes functions and classes of scripts by value."""
 

@@ -155,6 +155,7 @@ class Supervisor:
         self._number_of: dict[str, int] = {}
         self._turned_away = False
         self._failures = 0
+        self._not_made_told = ""
         self._closing = False
         self._kick_asked = False
         self._loop = asyncio.get_running_loop()
@@ -354,7 +355,10 @@ class Supervisor:
 
     def _not_made(self, name: str, error: Exception) -> None:
         self._failures += 1
-        logging.getLogger(__name__).warning("run actor %s could not be made: %s", name, str(error)[:500])
+        text = str(error)[:500]
+        level = logging.DEBUG if text == self._not_made_told else logging.WARNING
+        self._not_made_told = text
+        logging.getLogger(__name__).log(level, "run actor %s could not be made: %s", name, text)
         if self._failures < START_FAILURES_TOLD or self.seating.open_seats:
             return
         if not isinstance(error, BoundloopError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import logging
 import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,9 +13,12 @@ from typing import Any
 
 import pytest
 
+from boundloop.actors import ray_cluster_use
+from boundloop.actors.application import load_application
 from boundloop.actors.client import Runtime
 from boundloop.actors.pool_spec import Pool
 from boundloop.actors.ray_pool_fit import without_a_node
+from boundloop.actors.shipping import BY_VALUE, pack
 from boundloop.adapters.script import call, say
 from boundloop.adapters.scripted import ScriptedModel
 from boundloop.runtime.errors import CallerError
@@ -125,3 +129,56 @@ def test_a_pool_fits_if_one_node_has_all_of_it() -> None:
         "kind": Pool(ray_options={"accelerator_type": "A100"}),
     }
     assert without_a_node(pools, nodes) == {"apart": "8 CPU, 1 GPU", "kind": "0.001 accelerator_type:A100"}
+
+
+APPLICATION = """
+from boundloop.actors.application import Application
+from boundloop.adapters.scripted import ScriptedModel
+from boundloop.adapters.script import say
+from boundloop.runtime.limits import WAIVED, Limits
+from boundloop.runtime.tool_spec import tool
+
+RATE = 7
+
+@tool(risk="read")
+def rate(of: int) -> int:
+    "Of a file in another folder."
+    return RATE * of
+
+app = Application(model=ScriptedModel([say("hi")]), tools=[rate], limits=Limits(cost=WAIVED))
+"""
+ELSEWHERE = """
+import sys
+from boundloop.actors.shipping import unpack
+application = unpack(sys.stdin.buffer.read())
+print(application.toolbox["rate"].handler(of=3))
+"""
+
+
+def test_an_application_in_a_file_of_another_folder_is_loaded_where_that_folder_is_unknown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shipped: list[bytes] = []
+
+    def packed(*given: Any) -> bytes:
+        shipped.append(pack(*given))
+        return shipped[-1]
+
+    def join(ray_option: str | None) -> None:
+        raise InterruptedError
+
+    (tmp_path / "in_a_folder.py").write_text(APPLICATION)
+    monkeypatch.setattr(ray_cluster_use, "pack", packed)
+    monkeypatch.setattr(ray_cluster_use, "join", join)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    try:
+        application = load_application(f"{tmp_path}/in_a_folder.py:app")
+        with pytest.raises(InterruptedError):
+            application.runtime(f"sqlite:///{tmp_path}/runs.db", ray="local")
+    finally:
+        BY_VALUE.discard("in_a_folder")
+        ray.cloudpickle.unregister_pickle_by_value(sys.modules.pop("in_a_folder"))
+    done = subprocess.run(
+        [sys.executable, "-c", ELSEWHERE], input=shipped[0], capture_output=True, check=False, timeout=60
+    )
+    assert done.stdout.split() == [b"21"], done.stderr
