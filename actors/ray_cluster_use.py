@@ -40,7 +40,7 @@ from .owning import Owning, Parts
 from .places import PlacesDoor
 from .pool_spec import Pool, closed_after_crash_ms, shapes
 from .pools import Pools
-from .ray_cluster import NAMESPACE, Cluster, join, send_by_value
+from .ray_cluster import NAMESPACE, Cluster, join, send_by_value, untyped_ray
 from .ray_dispatch import RayExecutors
 from .ray_pool_actors import RayExecutorFactory, check_options
 from .ray_pool_fit import warn_of_pools_without_a_node
@@ -416,8 +416,7 @@ class RayHosting:
 
 def _shipped(parts: Parts) -> bytes:
     send_by_value(BY_VALUE)
-    from ray import cloudpickle
-
+    ray = untyped_ray()
     return pack(
         Shipment(
             toolbox=parts.toolbox,
@@ -428,11 +427,9 @@ def _shipped(parts: Parts) -> bytes:
             groups=parts.groups,
             application=parts.application,
         ),
-        cloudpickle.dumps,
+        ray.cloudpickle.dumps,
     )
 
 
 def _ray_put(data: bytes) -> Any:
-    import ray
-
-    return ray.put(data)
+    return untyped_ray().put(data)
