@@ -183,7 +183,9 @@ class QuickLane:
         while self._waiting and len(batch) < BATCH_CALLS_MAX:
             dispatch = self._waiting.popleft()
             if _left_s(dispatch) > 0:
-                call = wire_call(dispatch, dispatch.valid_ms, grant, begin_ms=int(BEGIN_S * 1_000))
+                # Not what is left of it: a host with hundreds of runs may be later than that with its own work.
+                valid_ms = max(dispatch.valid_ms, dispatch.spec.definition.timeout_ms)
+                call = wire_call(dispatch, valid_ms, grant, begin_ms=int(BEGIN_S * 1_000))
                 batch.append((dispatch, call))
             else:
                 dispatch.refuse("expired")

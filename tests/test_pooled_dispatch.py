@@ -692,6 +692,20 @@ def test_a_crowd_of_reads_is_no_fault_of_the_last_ones() -> None:
     in_world(play)
 
 
+def test_a_short_read_that_its_own_host_was_late_with_has_its_time() -> None:
+    async def play(world: World, loop: SteppedLoop) -> None:
+        quick = world.lines["quick-1"]
+        for valid_ms in (0, 20):
+            world.start(RATE, valid_ms=valid_ms)
+        await loop.settle()
+        assert [call.valid_ms for call in quick.sent[0][0]] == [50, 50]
+        quick.answer()
+        await loop.settle()
+        assert world.said("c1") == [("succeeded", "", False)]
+
+    in_world(play)
+
+
 def test_the_bounds_of_a_short_read_are_over_before_the_margin() -> None:
     most_s = WAIT_S + PATIENCE_S + BEGIN_S + HARVEST_S + CROSSING_S
     assert most_s < MARGIN_MS / 1_000
