@@ -74,6 +74,7 @@ def play(plan: Plan, timeline: Timeline) -> Found:
     started: dict[int, int] = {}
     try:
         with contextlib.ExitStack() as stack:
+            timeline.line("demo", "a model server, a shop and a cluster start here; 3 to 20 s")
             timeline.doing("the model server and the shop start")
             model = stack.enter_context(LoopbackProcess(demo_script()))
             shop = stack.enter_context(ShopProcess(plan.shop_command))
