@@ -41,6 +41,8 @@ __all__ = ["AsyncRuntime", "CommandRefused", "RunHandle", "Runtime", "StillRunni
 
 T = TypeVar("T")
 CLOSE_TIMEOUT_S: Final = 30.0
+STEP_END_PAUSE_S: Final = 0.01
+STEP_END_TRIES: Final = 500
 
 
 class RunHandle:
@@ -107,7 +109,7 @@ class AsyncRuntime:
                 yield item
         finally:
             with contextlib.suppress(StoreError):  # closed: nothing of it is left
-                await self._on_loop(reading.aclose())
+                await self._on_loop(_ended(reading))
 
     async def map(
         self,
@@ -360,7 +362,7 @@ class Runtime:
                 yield item
         finally:
             with contextlib.suppress(StoreError):  # closed: nothing of it is left
-                self._call(reading.aclose())
+                self._call(_ended(reading))
 
     def map(
         self,
@@ -525,6 +527,15 @@ class Runtime:
 
 async def _next(items: AsyncGenerator[T]) -> T | None:
     return await anext(items, None)
+
+
+async def _ended(items: AsyncGenerator[Any]) -> None:
+    """Close it. A step of it that its caller broke off (an interrupt) is cancelled, and has a moment to end first."""
+    for _ in range(STEP_END_TRIES):
+        if not getattr(items, "ag_running", False):
+            break
+        await asyncio.sleep(STEP_END_PAUSE_S)
+    await items.aclose()
 
 
 def _id(run: AnyRun) -> str:

@@ -7,7 +7,7 @@ import gc
 import sqlite3
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
 
@@ -227,3 +227,29 @@ def test_a_memory_store_streams_too() -> None:
     with Runtime(store=MemoryStore(), model=ScriptedModel([say("Done.")])) as runtime:
         run_id = runtime.run_sync("go", limits=LIMITS).run_id
         assert seqs(list(runtime.stream(run_id))) == list(range(1, runtime.state(run_id).seq + 1))
+
+
+def test_a_reader_that_is_interrupted_while_it_waits_is_told_of_that_alone(
+    runtime: Runtime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An interrupt comes while the caller waits for the next event; the stream's step is still under way then."""
+    gate = tmp_path / "gate"
+    handle = runtime.start(str(gate), system="hold look", limits=LIMITS)
+    reading = runtime.stream(handle.run_id)
+    while not isinstance(next(reading).event, e.CallStarted):
+        pass
+    result = Future[Any].result
+    asked: list[Future[Any]] = []
+
+    def interrupted(future: Future[Any], timeout: float | None = None) -> Any:
+        asked.append(future)
+        if len(asked) == 1:
+            raise KeyboardInterrupt
+        return result(future, timeout)
+
+    monkeypatch.setattr(Future, "result", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        next(reading)
+    monkeypatch.undo()
+    gate.touch()
+    assert handle.result(WITHIN_S).completed
