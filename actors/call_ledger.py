@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, TypeVar
 
 from . import execution
@@ -79,7 +79,7 @@ class CallLedger:
     def goes_on(self, work: CallWork, report: Report) -> bool:
         """Whether something of a call that is reported so may still do what it mustn't. It is looked at again when its time
         is over."""
-        goes_on = not work.harmless and execution.may_go_on(report.executed) and not work.ended()
+        goes_on = execution.may_go_on(report.executed) and not work.ended()
         if not goes_on:
             self._latest.forget(work)
         return goes_on
@@ -119,11 +119,12 @@ class CallLedger:
         with self._lock:
             return call_id(of) in self._stopped
 
-    def give_up(self, grant: str) -> list[CallWork]:
-        """Nothing under this lease begins from now on. What is at work under it, which is asked to stop."""
+    def give_up(self, grants: Sequence[str]) -> list[CallWork]:
+        """Nothing under these leases begins from now on. What is at work under them, which is asked to stop."""
         with self._lock:
-            _note(self._given_up, grant, None, GIVEN_UP_MAX)
-            works = self._latest.under(grant)
+            for grant in grants:
+                _note(self._given_up, grant, None, GIVEN_UP_MAX)
+            works = self._latest.under(frozenset(grants))
         for work in works:
             work.stop()
         return works

@@ -89,9 +89,14 @@ class CallWork:
         """Of the loop that this is called on."""
         return [it for it in self._parts if isinstance(it, asyncio.Task) and not it.done()]
 
+    @property
+    def quiet(self) -> bool:
+        """Whether nothing goes on of what is known to be its own, or it may."""
+        return self.harmless or (self.over and all(it.done() for it in list(self._parts)))
+
     def ended(self) -> bool:
-        """Whether nothing of it goes on for sure."""
-        return self.over and all(it.done() for it in list(self._parts)) and self._strangers.none_at_work()
+        """Whether nothing of it goes on for sure, or it may."""
+        return self.harmless or (self.quiet and self._strangers.none_at_work())
 
 
 CURRENT: Final[ContextVar[CallWork | None]] = ContextVar("boundloop_call", default=None)
@@ -155,10 +160,10 @@ class LatestEnds:
         with self._lock:
             self._live.discard(work)
 
-    def under(self, grant: str) -> list[CallWork]:
-        """Those that one lease has at work."""
+    def under(self, grants: frozenset[str]) -> list[CallWork]:
+        """Those that these leases have at work."""
         with self._lock:
-            return [it for it in self._live if it.grant == grant]
+            return [it for it in self._live if it.grant in grants]
 
     def _look(self) -> None:
         pause = threading.Event()
@@ -171,5 +176,5 @@ class LatestEnds:
                 self._live.difference_update(due)
                 if not self._live:
                     self._some.clear()
-            if not all(it.harmless or it.ended() for it in due):
+            if not all(it.ended() for it in due):
                 self._end()

@@ -125,6 +125,7 @@ _work: msgspec.msgpack.Decoder[Work] = msgspec.msgpack.Decoder(Work)
 _rungs_answered = msgspec.msgpack.Decoder(RungsAnswered).decode
 _far_side_answer = msgspec.msgpack.Decoder(FarSideAnswer).decode
 _reply = msgspec.msgpack.Decoder(BatchReply).decode
+_grants = msgspec.msgpack.Decoder(tuple[str, ...]).decode
 _stop = msgspec.msgpack.Decoder(Stop).decode
 _identity = msgspec.msgpack.Decoder(ExecutorIdentity).decode
 _status = msgspec.msgpack.Decoder(ExecutorStatus).decode
@@ -222,6 +223,15 @@ def decode_reply(data: object, calls: Sequence[WireCall]) -> BatchReply | None:
         return None
     said = [(it.executed.call, it.executed.attempt) for it in reply.reports]
     return reply if said == [(call.call, call.attempt) for call in calls] else None
+
+
+def encode_grants(grants: Sequence[str]) -> bytes:
+    return _encode(grants)
+
+
+def decode_grants(data: bytes) -> tuple[str, ...]:
+    """Raises ``msgspec.DecodeError`` for anything else."""
+    return _grants(data)
 
 
 def encode_stop(stop: Stop) -> bytes:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from .places import Grant, LossCause, Refused, Want
@@ -34,9 +34,9 @@ class ExecutorFactory(Protocol):
         its process has ended afterwards, whatever ended it."""
         ...
 
-    async def confirm(self, name: str, grant_id: str) -> bool:
-        """Give a lease up: nothing under it begins in this executor any more, and what is at work is asked to stop. Returns
-        whether nothing of it goes on. May raise, and take for ever."""
+    async def confirm(self, name: str, grant_ids: Sequence[str]) -> bool:
+        """Give these leases up: nothing under them begins in this executor any more, and what is at work is asked to stop.
+        Returns whether nothing of it goes on. May raise, and take for ever."""
         ...
 
     async def end(self, name: str) -> None:
@@ -214,7 +214,7 @@ class Pools:
         ended = False
         try:
             async with asyncio.timeout(doubt.within_ms / 1_000):
-                ended = await self._factory.confirm(doubt.executor, doubt.grant_id)
+                ended = await self._factory.confirm(doubt.executor, doubt.grant_ids)
         except Exception:  # noqa: BLE001  whatever keeps it from an answer, it is no yes
             ended = False
         self._slots.settled(doubt, self._clock_ms(), ended=ended)

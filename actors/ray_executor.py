@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -27,6 +27,7 @@ from .dispatch_wire import (
     QueryAsked,
     WireCall,
     decode_calls,
+    decode_grants,
     decode_stop,
     decode_work,
     encode_answer,
@@ -113,12 +114,20 @@ class _Executor:
         self._calls.stop(stop)
 
     def confirm(self, data: bytes) -> bytes:
-        """Give this lease up: nothing under it begins any more, and what is at work is to stop. ``ENDED`` if nothing of it
-        goes on that mustn't; else empty."""
-        return ENDED if all(it.harmless or it.ended() for it in self._give_up(data)) else b""
+        """Give these leases up: nothing under them begins any more, and what is at work is to stop. ``ENDED`` if nothing of
+        it goes on that mustn't; else empty."""
+        works = self._give_up(data)
+        return b"" if works is None or not self._ended(works) else ENDED
 
-    def _give_up(self, data: bytes) -> list[CallWork]:
-        return self._calls.give_up(data.decode("utf-8", "replace"))
+    def _give_up(self, data: bytes) -> list[CallWork] | None:
+        try:
+            return self._calls.give_up(decode_grants(data))
+        except msgspec.MsgspecError:
+            return None
+
+    def _ended(self, works: Sequence[CallWork]) -> bool:
+        harmful = [it for it in works if not it.harmless]
+        return all(it.quiet for it in harmful) and (not harmful or self._strangers.none_at_work())
 
     def clear(self) -> None:
         """End all that the tools have started: this process itself is about to be ended."""
@@ -266,8 +275,10 @@ class AsyncExecutor(_Executor):
     async def confirm(self, data: bytes) -> bytes:  # type: ignore[override]  # an actor with a loop calls coroutines only
         """The same, and wait a while for what was stopped."""
         works = self._give_up(data)
+        if works is None:
+            return b""
         for _ in range(int(CONFIRM_S / CONFIRM_LOOK_S)):
-            if all(it.harmless or it.ended() for it in works):
+            if self._ended(works):
                 return ENDED
             await asyncio.sleep(CONFIRM_LOOK_S)
         return b""

@@ -10,13 +10,13 @@ import contextlib
 import logging
 import os
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from ..eventstore.process_identity import ProcessIdentity, is_same_process
 from ..runtime.errors import BugError, CallerError, DeclarationError
 from .daemon_thread import on_daemon_thread
-from .dispatch_wire import ExecutorIdentity, decode_identity
+from .dispatch_wire import ExecutorIdentity, decode_identity, encode_grants
 from .places import Kind
 from .pool_spec import Pool
 from .ray_executor import CONTROL, ENDED, GROUPS, WATCH, AsyncExecutor, QuickExecutor, SyncExecutor
@@ -116,12 +116,12 @@ class RayExecutorFactory:
         self._processes[name] = identity.process
         self._watch(name, handle, gone)
 
-    async def confirm(self, name: str, grant_id: str) -> bool:
+    async def confirm(self, name: str, grant_ids: Sequence[str]) -> bool:
         """See ``ExecutorFactory``."""
         handle = self._handles.get(name)
         if handle is None:
             return False
-        answer = handle.confirm.options(concurrency_group=CONTROL).remote(grant_id.encode())
+        answer = handle.confirm.options(concurrency_group=CONTROL).remote(encode_grants(grant_ids))
         said: object = await asyncio.wrap_future(answer.future())
         return said == ENDED
 

@@ -22,10 +22,10 @@ class PoolShape:
 
 @dataclass(frozen=True, slots=True)
 class Doubt:
-    """Ask an executor whether nothing of this lease goes on in it. No answer ``within_ms`` is a no."""
+    """Ask an executor whether nothing of these leases goes on in it. No answer ``within_ms`` is a no."""
 
     executor: str
-    grant_id: str
+    grant_ids: tuple[str, ...]
     within_ms: int
 
 

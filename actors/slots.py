@@ -110,7 +110,7 @@ class Slots:
         ]
         heapq.heapify(self._timers)
         self._to_end: list[str] = []
-        self._doubts: list[Doubt] = []
+        self._doubts: dict[str, Doubt] = {}
         self._granted = self._refused = self._lost = 0
 
     # --- what happened -------------------------------------------------------------------------------------------
@@ -204,15 +204,17 @@ class Slots:
         # Else it is a read among many on a loop: its place there is taken until the timer.
 
     def settled(self, doubt: Doubt, now_ms: int, *, ended: bool) -> None:
-        """What a doubted executor said: whether nothing of that lease goes on. One that doesn't say so is ended."""
+        """What a doubted executor said: whether nothing of those leases goes on. One that doesn't say so is ended."""
         executor = self._executors.get(doubt.executor)
         if executor is None:
             return
         if not ended:
             self._to_end.append(executor.name)
             self._remove(executor, now_ms, crashed=False)
-        elif (lease := self._leases.get(doubt.grant_id)) is not None:
-            self._let_go(lease, now_ms)
+            return
+        for grant_id in doubt.grant_ids:
+            if (lease := self._leases.get(grant_id)) is not None:
+                self._let_go(lease, now_ms)
 
     def hold(self, group: str, places: int, until_ms: int, now_ms: int) -> None:
         """So many places of a limited group are taken until then, by calls of an owner before this one."""
@@ -257,7 +259,7 @@ class Slots:
         granted = self._grant(now_ms)
         waiting = self._waiting_by_pool(now_ms)
         end = self._ends(now_ms, waiting)
-        doubts, self._doubts = self._doubts, []
+        doubts, self._doubts = tuple(self._doubts.values()), {}
         start = self._starts(now_ms, waiting)
         grants = tuple(
             Grant(grant_id=lease.want.want_id, actor=lease.executor, contended=self._contended(lease, now_ms))
@@ -265,7 +267,7 @@ class Slots:
         )
         self._granted += len(grants)
         self._refused += len(refused)
-        return Assigned(grants, tuple(refused), tuple(start), tuple(end), tuple(doubts))
+        return Assigned(grants, tuple(refused), tuple(start), tuple(end), doubts)
 
     def next_ms(self, now_ms: int) -> int | None:
         """When, later than now, ``assign`` may say something new although nothing happened; None for never."""
@@ -399,7 +401,9 @@ class Slots:
         executor.idle_since_ms = now_ms
 
     def _doubt(self, executor: Executor, grant_id: str, within_ms: int) -> None:
-        self._doubts.append(Doubt(executor.name, grant_id, within_ms))
+        before = self._doubts.get(executor.name, Doubt(executor.name, (), within_ms))
+        within_ms = min(before.within_ms, within_ms)
+        self._doubts[executor.name] = Doubt(executor.name, (*before.grant_ids, grant_id), within_ms)
 
     def _drop_group(self, lease: _Lease) -> None:
         """A lost lease's place of its group: taken until its call must be over."""

@@ -12,7 +12,7 @@ import pytest
 from tests.ray.process_table import eventually
 
 from boundloop.actors import call_ledger, ray_executor
-from boundloop.actors.dispatch_wire import BatchReply, WireCall, decode_reply, encode_calls
+from boundloop.actors.dispatch_wire import BatchReply, WireCall, decode_reply, encode_calls, encode_grants
 from boundloop.actors.ray_executor import ENDED, AsyncExecutor, SyncExecutor
 from boundloop.actors.shipping import Shipment
 from boundloop.runtime.policy import Policy
@@ -234,7 +234,7 @@ def test_a_call_whose_parts_have_ended_ends_nothing(name: str) -> None:
         reply = await within(executor, call(name))
         assert reply.reports[0].executed.outcome == "unknown"
         assert not reply.stuck
-        assert await executor.confirm(b"g") == ENDED
+        assert await executor.confirm(encode_grants(["g"])) == ENDED
         await within(executor, call("look_deaf", 2))  # longer than the first might have gone on
         assert not Guard.made.ended
 
@@ -245,7 +245,7 @@ def test_a_deaf_read_may_go_on() -> None:
     async def scene(executor: AsyncExecutor) -> None:
         reply = await within(executor, call("look_deaf"))
         assert (reply.reports[0].executed.outcome, reply.stuck) == ("failed", False)
-        assert await executor.confirm(b"g") == ENDED
+        assert await executor.confirm(encode_grants(["g"])) == ENDED
         assert not Guard.made.ended
 
     on_loop(scene)
@@ -256,7 +256,7 @@ def test_a_lease_that_is_given_up_is_confirmed_once_its_thread_has_ended() -> No
         of = call("pay_on_a_thread", valid_ms=20_000)
         running = asyncio.ensure_future(within(executor, of))
         assert await asyncio.to_thread(eventually, lambda: bool(DONE), 10)
-        confirmed = asyncio.ensure_future(executor.confirm(b"g"))
+        confirmed = asyncio.ensure_future(executor.confirm(encode_grants(["g"])))
         reply = await running
         assert (reply.reports[0].executed.code, reply.stuck) == ("cancelled", True)
         assert not confirmed.done()
@@ -274,7 +274,7 @@ def test_a_lease_whose_thread_goes_on_is_not_confirmed(monkeypatch: pytest.Monke
     async def scene(executor: AsyncExecutor) -> None:
         running = asyncio.ensure_future(within(executor, call("pay_on_a_thread", valid_ms=20_000)))
         assert await asyncio.to_thread(eventually, lambda: bool(DONE), 10)
-        assert await executor.confirm(b"g") == b""
+        assert await executor.confirm(encode_grants(["g"])) == b""
         assert (await running).stuck
 
     on_loop(scene)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -52,8 +52,8 @@ class Factory:
         await asyncio.wait([never], timeout=None if self.hangs else START_MS / 1_000)
         self.up[name] = gone
 
-    async def confirm(self, name: str, grant_id: str) -> bool:
-        self.asked.append((name, grant_id))
+    async def confirm(self, name: str, grant_ids: Sequence[str]) -> bool:
+        self.asked += [(name, grant_id) for grant_id in grant_ids]
         if self.says is None:
             await asyncio.get_running_loop().create_future()
         if isinstance(self.says, Exception):

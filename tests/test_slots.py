@@ -233,7 +233,7 @@ def test_a_call_that_its_loop_knows_to_be_over_spares_its_siblings(why: LossCaus
     desk.lost(calls[0], why)
     assert fifth not in desk.granted
     (doubt,) = desk.doubts
-    assert (doubt.executor, doubt.grant_id) == (desk.granted[calls[0]].actor, calls[0])
+    assert (doubt.executor, doubt.grant_ids) == (desk.granted[calls[0]].actor, (calls[0],))
     desk.slots.settled(doubt, desk.now, ended=True)
     desk.turn()
     assert not desk.ended
@@ -254,6 +254,19 @@ def test_a_call_that_its_loop_does_not_know_to_be_over_ends_it_with_its_siblings
     fifth = desk.want(kind="async", valid_ms=60_000)
     desk.turn()
     assert desk.granted[fifth].actor != desk.granted[calls[0]].actor
+
+
+def test_a_dead_hosts_calls_in_one_executor_are_one_question() -> None:
+    desk = Desk()
+    calls = [desk.want(kind="async", host="a") for _ in range(3)]
+    other = desk.want(kind="async", host="b")
+    desk.turn()
+    desk.slots.host_gone("a", desk.now)
+    desk.turn()
+    assert [set(it.grant_ids) for it in desk.doubts] == [set(calls)]
+    assert not desk.ended
+    assert desk.slots.held(other)
+    assert not any(desk.slots.held(call) for call in calls)
 
 
 def test_an_overdue_call_is_over_before_the_margin() -> None:
