@@ -42,7 +42,7 @@ __all__ = ["AsyncRuntime", "CommandRefused", "RunHandle", "Runtime", "StillRunni
 T = TypeVar("T")
 CLOSE_TIMEOUT_S: Final = 30.0
 STEP_END_PAUSE_S: Final = 0.01
-STEP_END_TRIES: Final = 500
+STEP_END_TRIES: Final = 50
 
 
 class RunHandle:
@@ -530,12 +530,13 @@ async def _next(items: AsyncGenerator[T]) -> T | None:
 
 
 async def _ended(items: AsyncGenerator[Any]) -> None:
-    """Close it. A step of it that its caller broke off (an interrupt) is cancelled, and has a moment to end first."""
+    """Close it. A step of it that its caller broke off is cancelled, and has a moment to end first. An interrupt can come
+    where nothing is cancelled yet: that step ends by itself, and the loop closes what it was a step of."""
     for _ in range(STEP_END_TRIES):
         if not getattr(items, "ag_running", False):
-            break
+            await items.aclose()
+            return
         await asyncio.sleep(STEP_END_PAUSE_S)
-    await items.aclose()
 
 
 def _id(run: AnyRun) -> str:
