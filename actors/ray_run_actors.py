@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import os
 import signal
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Final, cast
 
@@ -113,9 +114,18 @@ class RayRunActor:
             end_process(self.identity)
             return
         self._killed = True
-        with contextlib.suppress(Exception):
-            untyped_ray().kill(self._handle, no_restart=True)
+        end_actor(self._handle)
         asyncio.get_running_loop().call_later(KILL_AGAIN_S, end_process, self.identity)
+
+
+def end_actor(handle: Any) -> None:
+    """Have Ray end it, now and whatever it does. On a thread: Ray asks its control service, which may be away."""
+
+    def end() -> None:
+        with contextlib.suppress(Exception):
+            untyped_ray().kill(handle, no_restart=True)
+
+    threading.Thread(target=end, name="boundloop-end", daemon=True).start()
 
 
 def end_process(identity: Identity) -> None:
@@ -141,8 +151,7 @@ async def made_within(seconds: float, make: Callable[[], Any]) -> Any:
 
 def _unmake(making: asyncio.Future[Any]) -> None:
     if not making.cancelled() and making.exception() is None:
-        with contextlib.suppress(Exception):
-            untyped_ray().kill(making.result(), no_restart=True)
+        end_actor(making.result())
 
 
 async def make_run_actor(
@@ -171,8 +180,7 @@ async def make_run_actor(
                 "other_actor", f"{identity.kind} {identity.producer} answers to this name", path=name
             )
     except BaseException:
-        with contextlib.suppress(Exception):
-            untyped_ray().kill(handle, no_restart=True)
+        end_actor(handle)
         raise
     return RayRunActor(handle, identity)
 
@@ -233,8 +241,7 @@ class Messenger:
         if self._watching is not None:
             self._watching.cancel()
         if self.handle is not None:
-            with contextlib.suppress(Exception):
-                untyped_ray().kill(self.handle, no_restart=True)
+            end_actor(self.handle)
 
 
 def _messenger_actor(name: str, path: str, node_id: str) -> Any:

@@ -35,7 +35,7 @@ def ray(monkeypatch: pytest.MonkeyPatch) -> Ray:
     def the_fake() -> Any:
         return fake
 
-    monkeypatch.setattr(ray_run_actors, "_ray", the_fake)
+    monkeypatch.setattr(ray_run_actors, "untyped_ray", the_fake)
     return fake
 
 

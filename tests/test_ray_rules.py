@@ -23,7 +23,7 @@ def called(node: ast.AST) -> str:
     return ""
 
 
-BLOCKING: Final = ("get", "wait", "get_actor", "init", "shutdown", "nodes")
+BLOCKING: Final = ("get", "wait", "get_actor", "init", "kill", "nodes", "shutdown")
 """Ray's functions that wait for another process."""
 
 
