@@ -105,6 +105,7 @@ class Nameless(type):
 
 def test_an_exception_may_be_anything() -> None:
     odd = Nameless("Odd", (Exception,), {})
+
     def broken(_: object) -> str:
         raise RuntimeError(SECRET)
 

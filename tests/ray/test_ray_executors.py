@@ -299,7 +299,9 @@ def test_hundreds_of_short_reads_at_once_are_none_to_be_tried_again(cluster: Clu
             cluster.host.start(flight.dispatch)
 
     cluster.run(start())
-    assert [flight.end().result for flight in flights] == [str(value).encode() for value in range(10_000, 10_512)]
+    assert [flight.end().result for flight in flights] == [
+        str(value).encode() for value in range(10_000, 10_512)
+    ]
 
 
 # --- what goes wrong -----------------------------------------------------------------------------------------------------
