@@ -67,15 +67,12 @@ class Desk:
         self.started += [name for name, _ in said.start]
         self.ended += said.end
         self.doubts += said.doubts
-        if said.doubts and self.confirms is not None:
-            for doubt in said.doubts:
-                self.slots.settled(doubt, self.now, ended=self.confirms)
-            return self.turn(up=up)
-        if up and said.start:
-            for name, _ in said.start:
-                self.slots.executor_up(name, self.now)
-            return self.turn()
-        return said
+        settles = bool(said.doubts) and self.confirms is not None
+        for doubt in said.doubts if settles else ():
+            self.slots.settled(doubt, self.now, ended=self.confirms is True)
+        for name, _ in said.start if up else ():
+            self.slots.executor_up(name, self.now)
+        return self.turn(up=up) if settles or (up and said.start) else said
 
     def back(self, grant_id: str) -> None:
         self.slots.give_back(grant_id, self.now)
