@@ -43,9 +43,10 @@ class Size:
 
 FULL: Final = Size(nodes=3, runs=300, calls_each=8, timeout_ms=10_000, kills=5, owner_restarts=1)
 SHORT: Final = Size(
-    nodes=1, runs=20, calls_each=6, timeout_ms=1_500, kills=1, owner_restarts=0, back_extra_s=30.0
+    nodes=1, runs=40, calls_each=20, timeout_ms=1_500, kills=1, owner_restarts=0, back_extra_s=30.0
 )
-"""Beside other tests a new executor's process may take long to come up: in small, that it comes back is what counts."""
+"""Beside other tests a new executor's process may take long to come up: in small, that it comes back is what counts.
+There are calls enough that the group can be full again when it has."""
 
 
 class Owner:
