@@ -10,6 +10,7 @@ import logging
 import os
 import socket
 import sys
+import threading
 from collections.abc import Generator, Iterable
 from typing import Any, Final
 
@@ -49,6 +50,21 @@ def untyped_ray() -> Any:
     return ray
 
 
+_joined = threading.Lock()
+"""Held while Ray is asked to end an actor, and while it is left: asked afterwards, it would begin a cluster by itself."""
+
+LEAVE_WAIT_S: Final = 5.0
+
+
+def kill_while_joined(handle: Any) -> None:
+    """Have Ray end an actor, if this process is still attached. Blocks while the control service is away."""
+    with _joined:
+        ray = untyped_ray()
+        if ray.is_initialized():
+            with contextlib.suppress(Exception):
+                ray.kill(handle, no_restart=True)
+
+
 class Cluster:
     """What this process knows of its cluster. ``started``: by us, so ended by ``leave``."""
 
@@ -68,7 +84,12 @@ class Cluster:
         """End what ``join`` started. Harmless otherwise."""
         ray = untyped_ray()
         if self.started and ray.is_initialized():
-            ray.shutdown()
+            ours = _joined.acquire(timeout=LEAVE_WAIT_S)
+            try:
+                ray.shutdown()
+            finally:
+                if ours:
+                    _joined.release()
             _notices_to(None)
 
 

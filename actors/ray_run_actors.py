@@ -24,7 +24,7 @@ from ..runtime.binding import PRODUCER
 from ..runtime.commands import CommandAnswer, OutsideCommand, encode_command
 from ..runtime.errors import OwnedError, StoreError
 from .daemon_thread import on_daemon_thread
-from .ray_cluster import NAMESPACE, untyped_ray
+from .ray_cluster import NAMESPACE, kill_while_joined, untyped_ray
 from .ray_pool_actors import refuse_retries
 from .ray_run_actor import (
     MESSENGER,
@@ -120,12 +120,7 @@ class RayRunActor:
 
 def end_actor(handle: Any) -> None:
     """Have Ray end it, now and whatever it does. On a thread: Ray asks its control service, which may be away."""
-
-    def end() -> None:
-        with contextlib.suppress(Exception):
-            untyped_ray().kill(handle, no_restart=True)
-
-    threading.Thread(target=end, name="boundloop-end", daemon=True).start()
+    threading.Thread(target=kill_while_joined, args=(handle,), name="boundloop-end", daemon=True).start()
 
 
 def end_process(identity: Identity) -> None:

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import pytest
 
-from boundloop.actors import ray_run_actors
+from boundloop.actors import ray_cluster
 from boundloop.actors.ray_run_actors import made_within
 
 WITHIN_S: Final = 30.0
@@ -22,6 +22,10 @@ class Ray:
     def __init__(self) -> None:
         self.killed: list[object] = []
         self.told = threading.Event()
+        self.left = False
+
+    def is_initialized(self) -> bool:
+        return not self.left
 
     def kill(self, actor: object, *, no_restart: bool) -> None:
         self.killed.append((actor, no_restart))
@@ -35,7 +39,7 @@ def ray(monkeypatch: pytest.MonkeyPatch) -> Ray:
     def the_fake() -> Any:
         return fake
 
-    monkeypatch.setattr(ray_run_actors, "untyped_ray", the_fake)
+    monkeypatch.setattr(ray_cluster, "untyped_ray", the_fake)
     return fake
 
 
@@ -101,3 +105,10 @@ def test_what_is_made_in_time_is_given(ray: Ray) -> None:
 
 def taken() -> str:
     raise ValueError("the name is taken")
+
+
+def test_a_cluster_that_was_left_is_asked_nothing_more(ray: Ray) -> None:
+    """Ray would begin another cluster to end an actor in it."""
+    ray.left = True
+    ray_cluster.kill_while_joined("actor")
+    assert ray.killed == []
