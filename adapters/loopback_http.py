@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
-from typing import Final, cast
+from typing import Final, Protocol, cast
 
 import msgspec
 
@@ -37,28 +37,28 @@ class _Malformed(Exception):
         self.message = message
 
 
-class Site:
+class Site(Protocol):
     """What a connection talks to."""
 
     def opened(self, connection: Connection) -> bool:
         """A connection came; False refuses it."""
-        raise NotImplementedError
+        ...
 
     def closed(self, connection: Connection) -> None:
         """It is gone."""
-        raise NotImplementedError
+        ...
 
     def asked(self, request: Request) -> Answer:
         """The answer to a request, which counts as in flight from now on."""
-        raise NotImplementedError
+        ...
 
     def settled(self, answer: Answer, *, sent: bool) -> None:
         """It is in flight no more: sent as it was meant to be (broken off too), or the other side left first."""
-        raise NotImplementedError
+        ...
 
     def gate(self, name: str, passed: Callable[[], None]) -> None:
         """Call ``passed`` once that gate is open, now or later."""
-        raise NotImplementedError
+        ...
 
 
 class Connection(asyncio.Protocol):
