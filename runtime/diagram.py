@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from .model import FINISH
-from .stops import REASONS
 from .transitions import CALL, RUN, CallTable, RunTable
 
 SHOWN: Final[tuple[tuple[str, str], ...]] = (
@@ -68,34 +66,6 @@ SHOWN: Final[tuple[tuple[str, str], ...]] = (
 )
 """How the phase that a person is shown may change between two appends (``orders.shown_phase``)."""
 
-ELSEWHERE: Final[tuple[tuple[str, str, str], ...]] = (
-    ("`COMPLETED`, `final`", "completed / final", "only with the evidence that the goal asks for"),
-    ("`REFUSED`", "refused / model_refusal, content_filtered", "the model or its provider said no"),
-    ("`INCOMPLETE`, `TRUNCATED`", "incomplete / truncated", "a cut answer is never final"),
-    ("`FAILED`, `API_FAILURE`, `model_failed`", "failed / model_failed", "after bounded retries"),
-    ("`RETRY`", "no end", "the run shows waiting_retry until the next attempt"),
-    ("`WAITING_APPROVAL`", "no end", "a wait; approval_expired if nobody decides and the goal needs it"),
-    ("`NO_PROGRESS`", "incomplete / no_progress", "after the repetition was bound as a `no_progress` result"),
-    ("`max_steps`", "incomplete / max_turns, max_tool_calls", "turns and calls are counted apart"),
-    ("`deadline`", "incomplete / deadline", "wall time through every wait, or active time"),
-    (
-        "`budget`, `budget_exceeded`",
-        "incomplete / budget_tokens, budget_cost, max_tool_calls",
-        "what ran out is named",
-    ),
-    ("`cancelled`", "cancelled / by_user, by_parent, kill_switch", "everything open is bound first"),
-    ("`policy_denied`", "failed / policy_denied", "a terminal denial, or more denials than `denials`"),
-    (
-        "`tool_failed`",
-        "failed / tool_failed",
-        "a permanent error of a tool that the goal requires, or more than `failures`",
-    ),
-    ("`unknown_tool`", "no end", "bound as the result of that call; the turn goes on"),
-    ("claimed done without a result", "incomplete / evidence_missing", "after one corrective turn"),
-    ("outcome not known", "incomplete / outcome_unknown", "a person settles it; nothing is sent again"),
-    ("needed data or permission missing", "incomplete / blocked", "a required tool is not offered"),
-)
-
 
 def _edges(table: RunTable | CallTable) -> list[str]:
     """Mermaid lines: one arrow a pair of phases, with all its events."""
@@ -131,15 +101,6 @@ def _ends(table: RunTable | CallTable, last: str) -> list[str]:
 def state_machine_document() -> str:
     """The whole document."""
     shown = [f"    {before} --> {after}" for before, after in SHOWN]
-    stops = [
-        f"| {outcome} | {reason} | {'someone can lift it' if liftable else 'ends'} |"
-        for reason, (outcome, liftable) in REASONS.items()
-    ]
-    finishes = [
-        f"| {kind} | {_yes(rule.executable)} | {_yes(rule.final)} | {_yes(rule.retry)} |"
-        for kind, rule in FINISH.items()
-    ]
-    others = [f"| {name} | {ours} | {note} |" for name, ours, note in ELSEWHERE]
     return "\n".join(
         (
             "# State machines",
@@ -169,33 +130,7 @@ def state_machine_document() -> str:
             "",
             _rows(CALL),
             "",
-            "## What a model's finish permits",
-            "",
-            "| finish | its calls may run | its text may be final | sent again within limits |",
-            "|---|---|---|---|",
-            *finishes,
-            "",
-            "## How a run stops",
-            "",
-            'With `on_stop="end"` what someone could lift ends too, as it stopped, with every open call bound first; an unknown',
-            "effect alone waits for a person or the deadline.",
-            "",
-            "| outcome | reason | then |",
-            "|---|---|---|",
-            *stops,
-            "| failed | log_damaged | written to the run's index row, never to a damaged log |",
-            "",
-            "## Names elsewhere",
-            "",
-            "What loops described elsewhere call an end, and where it is here.",
-            "",
-            "| elsewhere | here | note |",
-            "|---|---|---|",
-            *others,
+            "How a run stops, what lifts a stop, and what a model's finish leads to: [stops.md](stops.md).",
             "",
         )
     )
-
-
-def _yes(value: bool) -> str:
-    return "yes" if value else "no"
