@@ -47,10 +47,14 @@ class ToolContext:
     """The ``ctx`` of a tool: who acts, under which key, until when. Holds nothing of the conversation.
 
     ``key`` is the idempotency key as hex (empty for reads): pass it to the far side. ``attempt`` counts from 1.
+    ``as_of``: the snapshot instant or version that the run was started with; empty if none. ``same_version``: the version that
+    the tool's group of reads has read so far, and must read again; empty for the first. ``resource_version``: what
+    ``version_of`` said when a person was asked, to pass to the far side as the condition of the effect; else empty.
     """
 
     __slots__ = (
         "_valid_until",
+        "as_of",
         "attempt",
         "call_id",
         "cancel",
@@ -58,7 +62,9 @@ class ToolContext:
         "key",
         "operation_id",
         "principal",
+        "resource_version",
         "run_id",
+        "same_version",
         "tenant",
     )
 
@@ -74,6 +80,9 @@ class ToolContext:
         key: str,
         valid_ms: int,
         dependencies: Mapping[str, Any],
+        as_of: str = "",
+        same_version: str = "",
+        resource_version: str = "",
     ) -> None:
         self.run_id = run_id
         self.call_id = call_id
@@ -82,6 +91,9 @@ class ToolContext:
         self.tenant = tenant
         self.principal = principal
         self.key = key
+        self.as_of = as_of
+        self.same_version = same_version
+        self.resource_version = resource_version
         self.cancel = CancelToken()
         self.dependencies = dependencies
         self._valid_until = time.monotonic() + valid_ms / 1_000

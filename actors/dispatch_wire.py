@@ -29,6 +29,7 @@ REPLY_BYTES_MAX: Final = BLOB_BYTES_MAX + FRAME_BYTES + 1_048_576
 
 A = TypeVar("A")
 Text = Annotated[str, msgspec.Meta(max_length=1_024)]
+LongText = Annotated[str, msgspec.Meta(max_length=4_096)]
 
 
 class WireCall(
@@ -58,6 +59,9 @@ class WireCall(
     boot: Text
     view_bytes_max: int
     grant: Text = ""
+    as_of: LongText = ""
+    same_version: Text = ""
+    resource_version: Text = ""
 
 
 class WireReport(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
@@ -152,6 +156,9 @@ def wire_call(dispatch: Dispatch, left_ms: int, grant: str = "", *, begin_ms: in
         boot=_boot(),
         view_bytes_max=dispatch.view_bytes_max,
         grant=grant,
+        as_of=context.as_of,
+        same_version=context.same_version,
+        resource_version=context.resource_version,
     )
 
 

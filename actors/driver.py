@@ -549,6 +549,7 @@ class RunDriver:
                 met=None
                 if answer.whole is None
                 else predicates_met(state.pins.goal, call.tool, answer.whole),
+                source=answer.source,
             ),
         )
 

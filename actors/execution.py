@@ -13,7 +13,9 @@ from ..eventstore.port import BLOB_BYTES_MAX
 from ..runtime.canonical import JSON, canonical_bytes
 from ..runtime.commands import Executed
 from ..runtime.errors import BoundloopError, ToolError
+from ..runtime.events import Source
 from ..runtime.foreign_text import bounded_code, bounded_text
+from ..runtime.observed import Observed, source_of
 from ..runtime.tool_spec import ToolSpec
 from . import tool_failures
 
@@ -40,17 +42,22 @@ class Report:
 def succeeded(
     spec: ToolSpec, call: str, attempt: int, value: object, *, view_bytes_max: int, duration_ms: int
 ) -> Report:
-    """A returned value: encoded, checked against the declared result, bounded.
+    """A returned value: encoded, checked against the declared result, bounded. Of an ``Observed`` that is its value.
 
     An effect whose result is invalid did happen: it is reported as succeeded with ``output_invalid`` and is never run
     again. A read with an invalid result failed.
     """
+    source: Source | None = None
     try:
+        if isinstance(value, Observed):
+            source, value = source_of(cast("Observed[object]", value)), cast("Observed[object]", value).value
         result = spec.encode_result(value)
         violation = spec.check_result(result)
         encoded = canonical_bytes(result)
     except BoundloopError as error:
         return Report(_invalid(spec, call, attempt, error.path or error.code, duration_ms))
+    except ValueError as error:
+        return Report(_invalid(spec, call, attempt, str(error), duration_ms))
     if violation is not None:
         return Report(_invalid(spec, call, attempt, violation.path, duration_ms))
     if len(encoded) > ARTIFACT_BYTES_MAX:
@@ -65,6 +72,7 @@ def succeeded(
                 result=encoded,
                 duration_ms=duration_ms,
                 progress_sha256=progress,
+                source=source,
             )
         )
     digest = sha256(encoded).digest()
@@ -78,6 +86,7 @@ def succeeded(
             artifact=digest,
             size=len(encoded),
             progress_sha256=progress or digest,
+            source=source,
         ),
         encoded,
     )

@@ -14,6 +14,7 @@ from ..adapters.port import AttemptReset, ModelAdapter, Progress
 from ..runtime.canonical import decode_canonical
 from ..runtime.commands import Command, ModelReplied
 from ..runtime.model import ModelInput, ModelTurn
+from ..runtime.observed import version_to_read
 from ..runtime.orders import Execute, Order, RequestModel
 from ..runtime.results import room_for_result
 from ..runtime.state import State
@@ -144,6 +145,9 @@ class InFlight:
                 key="" if call.key is None else call.key.hex(),
                 valid_ms=valid_ms,
                 dependencies=executors.dependencies,
+                as_of=state.as_of,
+                same_version=version_to_read(state, call),
+                resource_version="" if call.approval is None else call.approval.resource_version,
             ),
             arguments=arguments if isinstance(arguments, dict) else {},
             epoch=state.epoch,

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, cast
 
 import msgspec
 
 from ..eventstore.port import BLOB_BYTES_MAX
 from ..runtime.canonical import canonical_bytes
 from ..runtime.errors import BoundloopError
+from ..runtime.events import Source
 from ..runtime.far_side import Absent, Applied
 from ..runtime.foreign_text import bounded_code
+from ..runtime.observed import Observed, source_of
 from ..runtime.tool_spec import ToolSpec
 from .daemon_thread import on_daemon_thread
 
@@ -30,6 +32,7 @@ class FarSideAnswer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=
     reason: str = ""
     code: str = ""
     whole: bytes | None = None
+    source: Source | None = None
 
 
 def unknown(reason: str) -> FarSideAnswer:
@@ -91,17 +94,20 @@ def _said(spec: ToolSpec, answer: object) -> FarSideAnswer:
 
 def _applied(spec: ToolSpec, value: object) -> FarSideAnswer:
     """The effect is there whatever its result looks like: a wrong one is not shown, a large one is bounded."""
+    source: Source | None = None
     try:
+        if isinstance(value, Observed):
+            source, value = source_of(cast("Observed[object]", value)), cast("Observed[object]", value).value
         result = spec.encode_result(value)
         encoded = canonical_bytes(result)
-    except BoundloopError:
+    except (BoundloopError, ValueError):
         return FarSideAnswer("applied", code="output_invalid")
     if len(encoded) > WHOLE_BYTES_MAX or spec.check_result(result) is not None:
         return FarSideAnswer("applied", code="output_invalid")
     if len(encoded) > spec.definition.result_bytes_max:
         view = canonical_bytes({"bytes": len(encoded), "truncated": True})
-        return FarSideAnswer("applied", view, whole=encoded)
-    return FarSideAnswer("applied", encoded)
+        return FarSideAnswer("applied", view, whole=encoded, source=source)
+    return FarSideAnswer("applied", encoded, source=source)
 
 
 async def _call(query: Any, key: str) -> object:

@@ -148,7 +148,8 @@ def _call_words(event: e.AnyEvent, chars_max: int) -> str:
         case e.CallExecuted():
             head = f"attempt {event.attempt} {event.outcome}"
             if event.outcome == "succeeded" and not event.code:
-                return f"{head}: {shown(event.result, chars_max)}"
+                version = "" if event.source is None else event.source.version
+                return f"{_joined(head, version=version)}: {shown(event.result, chars_max)}"
             again = "" if not event.retry_at_ms else ", tried again"
             return _joined(f"{head}{again}", code=event.code, text=event.safe_message)
         case e.CallReconciled():

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from .far_side import Absent, Applied
     from .goal import Evidence, Goal
     from .limits import WAIVED, Limits
+    from .observed import Observed
     from .policy import Policy, PolicyDecision, PolicyQuestion
     from .prices import FREE, Price, PriceTable
     from .tool_spec import ToolSpec, tool
@@ -29,6 +30,7 @@ __all__ = [
     "Evidence",
     "Goal",
     "Limits",
+    "Observed",
     "Policy",
     "PolicyDecision",
     "PolicyQuestion",
@@ -54,6 +56,7 @@ _HOME = {
     "Evidence": "goal",
     "Goal": "goal",
     "Limits": "limits",
+    "Observed": "observed",
     "Policy": "policy",
     "PolicyDecision": "policy",
     "PolicyQuestion": "policy",

@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from .errors import CallerError
-from .events import Rung, RungVerdict, UnknownBelow
+from .events import Rung, RungVerdict, Source, UnknownBelow
 from .ledger import LedgerRow
 from .model import ModelTurn
 
@@ -110,6 +110,7 @@ class Executed(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     size: int = 0
     progress_sha256: bytes | None = None
     met: tuple[int, ...] | None = None
+    source: Source | None = None
 
 
 class Queried(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -129,6 +130,7 @@ class Queried(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     reason: str = ""
     code: str = ""
     met: tuple[int, ...] | None = None
+    source: Source | None = None
 
 
 class ChildOpened(msgspec.Struct, frozen=True, kw_only=True, gc=False):

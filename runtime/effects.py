@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from hashlib import sha256
 
+import msgspec
+
 from . import events as e
 from .binding import request_sha256
 from .commands import ClaimLost, Executed, Queried, ResolveCall
@@ -15,6 +17,7 @@ from .decision import NOTHING, Decision, refuse, settle
 from .key_rows import by_row, claim, replayed
 from .ledger import LedgerRow
 from .limits import CALL_BACKOFF_MS, MARGIN_MS, QUERIES_MAX, QUERY_BACKOFF_MS, backoff_ms
+from .observed import REFUSED_VERSION, version_refusal
 from .results import bind_error
 from .state import CallState, State
 
@@ -71,11 +74,22 @@ def executed(state: State, command: Executed, now_ms: int) -> Decision:
         return _applied_after_all(state, call, command)
     if unsettled and command.outcome == "succeeded":
         return _applied(
-            state, call, command.result, command.code, "executor", "reported late", met=command.met
+            state,
+            call,
+            command.result,
+            command.code,
+            "executor",
+            "reported late",
+            met=command.met,
+            source=command.source,
         )
     if call.phase != "started":
         return NOTHING
     effect = call.key is not None
+    if not effect and command.outcome == "succeeded":
+        refused = version_refusal(state, call, command.source)
+        if refused:
+            command = _other_version(command, refused)
     outcome = command.outcome
     if effect and outcome == "failed" and not command.no_effect:
         outcome = "unknown"
@@ -97,12 +111,30 @@ def executed(state: State, command: Executed, now_ms: int) -> Decision:
         command.size,
         command.progress_sha256,
         command.met,
+        command.source,
     )
     if not effect:
         return Decision((event,))
     if outcome == "succeeded":
         return Decision((event,), settlements=settle(state, call, "succeeded", command.result))
     return Decision((event,), settlements=settle(state, call, "unknown" if outcome == "unknown" else "free"))
+
+
+def _other_version(command: Executed, code: str) -> Executed:
+    """A read whose result can't stand beside what was read before: it failed, and reading again may help if the source
+    has the version still (``ctx.same_version``)."""
+    return msgspec.structs.replace(
+        command,
+        outcome="failed",
+        code=code,
+        safe_message=REFUSED_VERSION[code],
+        retryable=code == "version_conflict",
+        result=None,
+        artifact=None,
+        size=0,
+        progress_sha256=None,
+        met=None,
+    )
 
 
 _NOT_STARTED = frozenset({"checking", "waiting_key", "waiting_approval"})
@@ -113,7 +145,14 @@ def _applied_after_all(state: State, call: CallState, command: Executed) -> Deci
     started: it took effect. The key had been freed with the far side's word, so it is taken and settled in one append; if
     another call has taken it meanwhile, this one waits for that one."""
     applied = _applied(
-        state, call, command.result, command.code, "executor", "reported after all", met=command.met
+        state,
+        call,
+        command.result,
+        command.code,
+        "executor",
+        "reported after all",
+        met=command.met,
+        source=command.source,
     )
     lapsed: tuple[e.AnyEvent, ...] = ()
     if call.phase == "waiting_approval" and call.approval is not None:
@@ -211,7 +250,16 @@ def queried(state: State, command: Queried, now_ms: int) -> Decision:
     if call is None or call.phase != "reconciling" or command.number != call.queries + 1:
         return NOTHING
     if command.outcome == "applied":
-        return _applied(state, call, command.result, command.code, "query", command.reason, met=command.met)
+        return _applied(
+            state,
+            call,
+            command.result,
+            command.code,
+            "query",
+            command.reason,
+            met=command.met,
+            source=command.source,
+        )
     settled_at = call.valid_until_ms + MARGIN_MS
     authoritative = state.tools[call.tool].query_authoritative
     if command.outcome == "absent" and authoritative and command.asked_at_ms > settled_at:
@@ -236,11 +284,14 @@ def _applied(
     reason: str,
     command_id: str = "",
     met: tuple[int, ...] | None = None,
+    source: e.Source | None = None,
 ) -> Decision:
     """It took effect. Without a code its result is shown (null if there is none); with one there is none to show."""
     shown = None if code else b"null" if result is None else result
     digest = None if shown is None else sha256(shown).digest()
-    event = e.CallReconciled(call.call, "applied", by, shown, digest, reason, 0, command_id, code, met=met)
+    event = e.CallReconciled(
+        call.call, "applied", by, shown, digest, reason, 0, command_id, code, met=met, source=source
+    )
     return Decision((event,), settlements=settle(state, call, "succeeded", shown))
 
 

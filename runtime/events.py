@@ -54,6 +54,14 @@ class Revisions(msgspec.Struct, frozen=True, array_like=True, gc=False):
     handler_revision: str
 
 
+class Source(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Where a result's data came from: the version of the source, empty if none was said, and when the source was read in
+    milliseconds, 0 for when the result arrived. The tool's word."""
+
+    version: str
+    observed_at_ms: int = 0
+
+
 class Event(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
     """Base of all events."""
 
@@ -311,7 +319,8 @@ class CallStarted(Event, frozen=True, tag="call_started"):
 class CallExecuted(Event, frozen=True, tag="call_executed"):
     """What an attempt came to. ``unknown`` only for effects. ``result`` is canonical JSON; a result too large to
     show is a blob (``artifact``) with ``size`` bytes in all, and ``result`` is its bounded view. ``met`` then has the
-    numbers of the goal's predicates that the whole result meets (``goal.predicates_met``); None: ``result`` is whole."""
+    numbers of the goal's predicates that the whole result meets (``goal.predicates_met``); None: ``result`` is whole.
+    ``source``: None if the tool said nothing of it."""
 
     call: str
     attempt: int
@@ -327,13 +336,14 @@ class CallExecuted(Event, frozen=True, tag="call_executed"):
     size: int = 0
     progress_sha256: bytes | None = None
     met: tuple[int, ...] | None = None
+    source: Source | None = None
 
 
 class CallReconciled(Event, frozen=True, tag="call_reconciled"):
     """What became known of an unknown effect. ``applied`` and ``absent`` settle it; ``unknown`` counts one query.
 
     ``code`` is empty or ``output_invalid``: it took effect, and what it returned can't be shown. ``result`` is then None.
-    ``met`` as in ``call_executed``.
+    ``met`` and ``source`` as in ``call_executed``.
     """
 
     call: str
@@ -347,6 +357,7 @@ class CallReconciled(Event, frozen=True, tag="call_reconciled"):
     code: str = ""
     command_sha256: bytes = b""
     met: tuple[int, ...] | None = None
+    source: Source | None = None
 
 
 class ReplayedFrom(msgspec.Struct, frozen=True, array_like=True):

@@ -484,9 +484,19 @@ def _call_executed(state: State, event: e.CallExecuted, at_ms: int) -> None:
     call.artifact, call.size = event.artifact, event.size
     call.progress_sha256 = event.progress_sha256
     call.met = event.met
+    call.source = event.source
     call.observed_at_ms = at_ms
+    if event.source is not None and event.outcome == "succeeded":
+        _note_version(state, call, event.source)
     if event.outcome == "failed" and call.key is not None:
         call.holds_key = False
+
+
+def _note_version(state: State, call: CallState, source: e.Source) -> None:
+    """The first success of a run-wide group says which version the run reads."""
+    definition = state.tools[call.tool]
+    if definition.same_version and definition.same_version_in == "run":
+        state.run_versions.setdefault(definition.same_version, source.version)
 
 
 def _call_reconciled(state: State, event: e.CallReconciled, at_ms: int) -> None:
@@ -516,6 +526,7 @@ def _call_reconciled(state: State, event: e.CallReconciled, at_ms: int) -> None:
         call.safe_message = "" if not event.code else "the action took effect; its result is not usable"
         call.result, call.result_sha256 = event.result, event.result_sha256
         call.met = event.met
+        call.source = event.source
         call.observed_at_ms = at_ms
     elif event.outcome == "absent":
         call.outcome = ""
@@ -565,22 +576,31 @@ def _result_bound(state: State, event: e.ResultBound, at_ms: int) -> None:
         call.replayed = True
         call.result = event.result
         call.result_sha256 = None if event.result is None else sha256(event.result).digest()
-    call.content = _content(call, event)
+    call.content = _content(state, call, event)
     state.turn_result_bytes += len(call.content)
     _count_result(state, call)
     if last:
         _close_turn(state)
 
 
-def _content(call: CallState, event: e.ResultBound) -> bytes:
+def _content(state: State, call: CallState, event: e.ResultBound) -> bytes:
     if event.status == "ok":
         result = call.result if call.result is not None else b"null"
         if event.replayed is not None:
             return replayed_content(
                 result, event.replayed.at_ms, arguments_differ=event.replayed.arguments_differ
             )
+        truncated = call.met is not None or call.artifact is not None
+        source = call.source
+        as_of = state.as_of if state.as_of and state.tools[call.tool].snapshot else ""
+        if source is None and not as_of:
+            return ok_content(result, call.observed_at_ms, truncated=truncated)
         return ok_content(
-            result, call.observed_at_ms, truncated=call.met is not None or call.artifact is not None
+            result,
+            (source and source.observed_at_ms) or call.observed_at_ms,
+            truncated=truncated,
+            source_version="" if source is None else source.version,
+            as_of=as_of,
         )
     data = None if call.child is None else call.result  # what an agent did that failed afterwards
     return error_content(event.code, event.safe_message, path=call.path, retryable=call.retryable, data=data)

@@ -29,6 +29,7 @@ from .stops import ending
 from .strict_json import parse_object
 
 NOT_AVAILABLE = "this tool is not available here"
+NO_SNAPSHOT = "this tool reads at a fixed point in time, and none was set for this task"
 
 
 def admit(state: State, call: CallState) -> tuple[Admitted, dict[str, JSON]] | Refused:
@@ -53,6 +54,8 @@ def admit(state: State, call: CallState) -> tuple[Admitted, dict[str, JSON]] | R
         return Refused(
             rung="schema", code=violation.code, safe_message=violation.message, path=violation.path
         )
+    if definition.snapshot and not state.as_of:
+        return Refused(rung="check", code="as_of_missing", safe_message=NO_SNAPSHOT)
     canonical = canonical_bytes(arguments)
     if definition.risk == "read":
         return Admitted(

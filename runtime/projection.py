@@ -1,7 +1,8 @@
 """``model_result``: all that a model sees of a call. The protected record never leaves.
 
-The projection is canonical JSON with sorted keys: ``code``, ``data``, ``message``, ``observed_at`` (store ms),
-``replayed``, ``status``, ``truncated``, ``trust``. Result data is always marked untrusted: it is something a far side said,
+The projection is canonical JSON with sorted keys: ``as_of`` (the run's snapshot, of a tool that reads at it), ``code``,
+``data``, ``message``, ``observed_at`` (ms: what the tool says, else store time), ``replayed``, ``source_version``, ``status``,
+``truncated``, ``trust``. Result data is always marked untrusted: it is something a far side said,
 never an instruction and never control.
 """
 
@@ -12,12 +13,18 @@ from .canonical import JSON, canonical_bytes, decode_canonical
 MESSAGE_CHARS_MAX = 512
 
 
-def ok_content(result: bytes, observed_at_ms: int, *, truncated: bool) -> bytes:
+def ok_content(
+    result: bytes, observed_at_ms: int, *, truncated: bool, source_version: str = "", as_of: str = ""
+) -> bytes:
     """A success. ``result`` is canonical JSON already, so it is put in place as it is."""
+    first = b'"as_of":%s,' % canonical_bytes(as_of) if as_of else b""
+    version = b',"source_version":%s' % canonical_bytes(source_version) if source_version else b""
     middle = b',"truncated":true' if truncated else b""
-    return b'{"data":%s,"observed_at":%d,"status":"ok"%s,"trust":"untrusted"}' % (
+    return b'{%s"data":%s,"observed_at":%d%s,"status":"ok"%s,"trust":"untrusted"}' % (
+        first,
         result,
         observed_at_ms,
+        version,
         middle,
     )
 

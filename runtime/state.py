@@ -11,7 +11,7 @@ from hashlib import sha256
 import msgspec
 
 from .budget import UNLIMITED, Meter
-from .events import Revisions, UnknownBelow
+from .events import Revisions, Source, UnknownBelow
 from .limits import LimitValues
 from .model import Item
 from .pins import Pins
@@ -105,6 +105,7 @@ class CallState(msgspec.Struct, gc=False):
     observed_at_ms: int = 0
     progress_sha256: bytes | None = None
     met: tuple[int, ...] | None = None
+    source: Source | None = None
     resend_denied: bool = False
     queries: int = 0
     next_query_at_ms: int = 0
@@ -253,6 +254,8 @@ class State(msgspec.Struct):
     equal_results: dict[bytes, int] = {}
     result_pairs: dict[bytes, int] = {}
     results_seen: dict[bytes, int] = {}
+    run_versions: dict[str, str] = {}
+    """Groups of reads that have one source version in the whole run, and which one."""
     evidence: list[int] = []
     succeeded_tools: dict[str, int] = {}
     effects: dict[str, int] = {}

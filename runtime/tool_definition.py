@@ -47,7 +47,10 @@ DEFINITION_HASH_FIELDS: Final = (
 )
 """What a model or an approver relies on. Timeouts, pools, sizes and the handler's revision may change in flight."""
 
-_NEVER_SHOWN: Final = frozenset({"kind", "agents", "offered"})
+DEFINITION_HASH_FIELDS_IF_SET: Final = ("snapshot", "same_version", "same_version_in")
+"""Hashed too where they aren't the default."""
+
+_NEVER_SHOWN: Final = frozenset({"kind", "agents", "offered", *DEFINITION_HASH_FIELDS_IF_SET})
 
 
 def is_tool_name(name: str) -> bool:
@@ -95,6 +98,9 @@ class ToolDefinition(msgspec.Struct, frozen=True, kw_only=True, dict=True, forbi
     kind: ToolKind = "tool"
     agents: tuple[AgentDefinition, ...] = ()
     offered: bool = True
+    snapshot: bool = False
+    same_version: str = ""
+    same_version_in: Literal["turn", "run"] = "turn"
 
     @property
     def is_effect(self) -> bool:
@@ -104,11 +110,15 @@ class ToolDefinition(msgspec.Struct, frozen=True, kw_only=True, dict=True, forbi
     @cached_property
     def definition_sha256(self) -> bytes:
         """The 32-byte hash over `DEFINITION_HASH_FIELDS`, an object of those fields in canonical JSON; of an agent with
-        `kind` and `agents` too."""
+        `kind` and `agents` too, and with what of `DEFINITION_HASH_FIELDS_IF_SET` isn't the default."""
         fields: dict[str, JSON] = {}
         for name in DEFINITION_HASH_FIELDS:
             value: Any = getattr(self, name)
             fields[name] = list(cast("tuple[str, ...]", value)) if isinstance(value, tuple) else value
+        for name in DEFINITION_HASH_FIELDS_IF_SET:
+            value = getattr(self, name)
+            if value != _DEFAULTS[name]:
+                fields[name] = value
         if self.kind != "tool":
             fields["kind"] = self.kind
             fields["agents"] = msgspec.json.decode(msgspec.json.encode(self.agents))
@@ -181,3 +191,6 @@ class ToolDefinition(msgspec.Struct, frozen=True, kw_only=True, dict=True, forbi
         if not self.incidental:
             return arguments
         return {name: value for name, value in arguments.items() if name not in self.incidental}
+
+
+_DEFAULTS: Final = {field.name: field.default for field in msgspec.structs.fields(ToolDefinition)}

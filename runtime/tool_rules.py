@@ -22,6 +22,7 @@ def refuse_contradictions(definition: ToolDefinition, *, is_async: bool) -> None
     _refuse_unknown_words(definition)
     _refuse_numbers(definition)
     _refuse_labels(definition)
+    _refuse_group_scope(definition)
     if definition.is_effect:
         _refuse_effect(definition)
     else:
@@ -59,6 +60,14 @@ def _refuse_unknown_words(definition: ToolDefinition) -> None:
             raise _refusal(definition, field, f"unknown_{field}", f"one of {', '.join(words)}")
 
 
+def _refuse_group_scope(definition: ToolDefinition) -> None:
+    scope = cast(object, definition.same_version_in)
+    if scope not in ("turn", "run") or (scope == "run" and not definition.same_version):
+        raise _refusal(definition, "same_version_in", "same_version_scope", 'of a group: "turn" or "run"')
+    if type(cast(object, definition.snapshot)) is not bool:
+        raise _refusal(definition, "snapshot", "not_a_bool", "True or False")
+
+
 def _refuse_numbers(definition: ToolDefinition) -> None:
     bounds = {
         "timeout_ms": (1, TIMEOUT_MS_MAX),
@@ -75,11 +84,11 @@ def _refuse_numbers(definition: ToolDefinition) -> None:
 def _refuse_labels(definition: ToolDefinition) -> None:
     if len(definition.description) > DESCRIPTION_CHARS_MAX:
         raise _refusal(definition, "description", "too_long", f"at most {DESCRIPTION_CHARS_MAX} characters")
-    for field in ("version", "effect_version", "pool", "group", "handler_revision"):
+    for field in ("version", "effect_version", "pool", "group", "handler_revision", "same_version"):
         value = cast(object, getattr(definition, field))
         if value is None and field == "group":
             continue
-        may_be_empty = field == "handler_revision"
+        may_be_empty = field in ("handler_revision", "same_version")
         if not isinstance(value, str) or not (may_be_empty or value) or len(value) > LABEL_CHARS_MAX:
             raise _refusal(definition, field, "bad_label", f"text of 1 to {LABEL_CHARS_MAX} characters")
 
@@ -96,6 +105,10 @@ def _refuse_effect(definition: ToolDefinition) -> None:
         raise _refusal(definition, "key", "unknown_key", 'a tuple of fields, "arguments" or "call"')
     if not isinstance(key, str | tuple):
         raise _refusal(definition, "key", "unknown_key", 'a tuple of fields, "arguments" or "call"')
+    if definition.same_version:
+        raise _refusal(
+            definition, "same_version", "same_version_effect", "an effect can't be undone for its version"
+        )
     if definition.quick:
         raise _refusal(definition, "quick", "quick_effect", "only reads are quick; effects travel alone")
     if definition.far_side == "queryable" and not definition.has_query:

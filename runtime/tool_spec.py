@@ -12,7 +12,7 @@ import sys
 import types
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, Literal, TypeVar, cast, get_args, get_origin
 
 import msgspec
 
@@ -26,6 +26,7 @@ from .call_signature import (
 )
 from .canonical import JSON, canonical_bytes
 from .errors import DeclarationError, ToolError
+from .observed import Observed
 from .schema import Schema, SchemaViolation, normalise_schema
 from .schema_lint import close_root
 from .tool_definition import ApprovalRule, FarSide, Fence, KeyRule, Risk, ToolDefinition, is_tool_name
@@ -144,6 +145,9 @@ def tool(
     query: Handler | None = None,
     version_of: Handler | None = None,
     check_inline: bool | None = None,
+    snapshot: bool = False,
+    same_version: str = "",
+    same_version_in: Literal["turn", "run"] = "turn",
     description: str | None = None,
     params: dict[str, Any] | None = None,
     returns: dict[str, Any] | None = None,
@@ -162,6 +166,9 @@ def tool(
     of the code; the `__version__` of its package unless given. `preview(arguments)` gives what a person is shown. It is
     made again right before the effect, and an approval of another preview is stale: it must depend on the arguments and
     the resource alone, never on the time, chance or the order of a set. `version_of(arguments)`: the resource's version.
+    `snapshot`: it reads at the run's `as_of` (`ctx.as_of`); its calls are refused in a run without one. `same_version`: the
+    name of a group of reads whose results within one turn (`same_version_in="run"`: in the whole run) come from one version
+    of their source, which each returns as `Observed(value, source_version=...)`.
 
     A parameter named `ctx` is filled by the runtime and shown to no model: who acts, the idempotency key as hex (`ctx.key`,
     for the far side), the attempt, the time left, a cancel token and the host's dependencies (`actors.context`). The description is the docstring unless given. A function is
@@ -197,6 +204,9 @@ def tool(
         has_version_of=version_of is not None,
         check_inline=not (check or preview or version_of) if check_inline is None else check_inline,
         handler_revision=handler_revision or "",
+        snapshot=snapshot,
+        same_version=same_version,
+        same_version_in=same_version_in,
     )
 
     def declare(function: F) -> F:
@@ -293,6 +303,10 @@ def _result_schema(function: Handler, given: dict[str, Any] | None, name: str) -
     if annotation is Any:
         return None
     hint = resolve_annotations(inner, name)["return"]
+    if hint is Observed or get_origin(hint) is Observed:
+        hint = next(iter(get_args(hint)), Any)
+        if hint is Any:
+            return None
     schemas, defs, _ = schemas_of({"return": hint}, name)
     schema = schemas["return"]
     return normalise_schema({**schema, "$defs": defs} if defs else schema) if schema else None

@@ -13,6 +13,7 @@ from boundloop.runtime.model import Usage
 
 A, B, C, D = (bytes([number]) * 32 for number in (1, 2, 3, 4))
 UNDER = e.Revisions("p2", D, "1.2")
+SOURCE = e.Source("etag-7", 6_000)
 VERDICTS = (e.RungVerdict("policy", "ask", "needs_approval", "p1"), e.RungVerdict("check", "allow"))
 
 EVENTS: tuple[e.AnyEvent, ...] = (
@@ -70,8 +71,12 @@ EVENTS: tuple[e.AnyEvent, ...] = (
     e.ApprovalLapsed("c1.0", "ap_1", "stale", "definition"),
     e.CallWaiting("c1.0", A, "r2", "c1.0", "in_flight"),
     e.CallStarted("c1.0", 2, 9_000, A, VERDICTS, UNDER),
-    e.CallExecuted("c1.0", 2, "succeeded", b"{}", A, "output_invalid", "text", True, 1, 2, B, 3, C, (0, 2)),
-    e.CallReconciled("c1.0", "applied", "boss", b"{}", A, "seen", 5, "cmd7", "output_invalid", D, (1,)),
+    e.CallExecuted(
+        "c1.0", 2, "succeeded", b"{}", A, "output_invalid", "text", True, 1, 2, B, 3, C, (0, 2), SOURCE
+    ),
+    e.CallReconciled(
+        "c1.0", "applied", "boss", b"{}", A, "seen", 5, "cmd7", "output_invalid", D, (1,), SOURCE
+    ),
     e.ChildReserved("c1.0", "r9", "helper", {"turns": 4, "tool_calls_each.pay": 1}, 9_000),
     e.ChildStarted("c1.0", "r9"),
     e.ChildToppedUp("c1.0", {"turns": 2}, "run:r9", "cmd8", D),
