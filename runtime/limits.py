@@ -1,7 +1,7 @@
 """Every bound of a run, with its unit in its name, a finite default and a hard ceiling.
 
 ``Limits`` is what a caller writes; cost must be given or waived. Counts (turns, calls, attempts) can never be passed;
-tokens and cost never by what is asked for. ``docs/limits.md`` tells what each counter counts and what not.
+tokens and cost never by what is asked for. ``docs/counters.md`` tells what each counter counts and what not.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def _written(amount: Decimal) -> str:
 
 
 class LimitValues(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The bounds as integers, pinned in the log. Field names carry the units; see ``docs/limits.md`` per counter."""
+    """The bounds as integers, pinned in the log. Field names carry the units; see ``docs/limits.md`` and ``docs/counters.md``."""
 
     turns: int = 50
     model_attempts: int = 100

@@ -129,7 +129,7 @@ class CallState(msgspec.Struct, gc=False):
 
 
 class Counters(msgspec.Struct):
-    """What is counted beside the meters; see ``docs/limits.md`` for each definition."""
+    """What is counted beside the meters; see ``docs/counters.md`` for each definition."""
 
     denials: int = 0
     failures: int = 0

@@ -33,7 +33,7 @@ from boundloop.runtime.limits import (
 from boundloop.runtime.pins import Pins, encode_pins, read_pins
 from boundloop.runtime.prices import Price
 from boundloop.runtime.start import INPUT_BYTES_MAX, NewRunSpec, start_run
-from boundloop.runtime.state import METERED, Counters
+from boundloop.runtime.state import METERED
 
 DOCUMENT = (Path(__file__).parent.parent / "docs" / "limits.md").read_text()
 
@@ -305,18 +305,12 @@ def rows() -> dict[str, list[str]]:
     return found
 
 
-def counters_section() -> set[str]:
-    return set(
-        re.findall(r"^\| `(\w+)`", DOCUMENT.partition("## Counters")[2].partition("## ")[0], re.MULTILINE)
-    )
-
-
 def test_every_limit_is_published_with_its_default() -> None:
     table, values = rows(), LimitValues()
     for name in LimitValues.__struct_fields__:
         cells = table[name]
         default = getattr(values, name)
-        published = cells[5]
+        published = cells[2]
         if isinstance(default, int):
             assert published == f"{default:,}", name
         elif isinstance(default, str):
@@ -325,10 +319,6 @@ def test_every_limit_is_published_with_its_default() -> None:
             assert published, name
     metered = DOCUMENT.partition("## Metered limits")[2].partition("## ")[0]
     assert set(re.findall(r"^\| `(\w+)`", metered, re.MULTILINE)) == set(METERED)
-
-
-def test_every_counter_is_published() -> None:
-    assert counters_section() == set(Counters.__struct_fields__)
 
 
 def test_fixed_bounds_are_published() -> None:

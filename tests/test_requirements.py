@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
-from pathlib import Path
 from typing import Final
 
-ROOT: Final = Path(__file__).resolve().parent.parent
+from tests.collected_tests import NODE, ROOT, not_collected
+
 TABLE: Final = ROOT / "docs" / "requirements.md"
-NODE: Final = re.compile(r"`(tests/[^`]+\.py::[^`]+)`")
 FIELD_ROWS: Final = frozenset(
     [
         "F1",
@@ -77,18 +74,7 @@ def test_every_row_has_tests() -> None:
 
 
 def test_every_test_in_the_table_is_collected() -> None:
-    named = {node for _, tests in rows() for node in NODE.findall(tests)}
-    files = sorted({node.partition("::")[0] for node in named})
-    listed = subprocess.run(
-        [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", *files],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-    )
-    collected = {re.sub(r"\[.*", "", line) for line in listed.stdout.splitlines() if "::" in line}
-    assert sorted(named - collected) == []
+    assert not_collected({node for _, tests in rows() for node in NODE.findall(tests)}) == []
 
 
 def test_each_way_in_which_ray_fails_is_explained() -> None:
