@@ -151,6 +151,10 @@ class AsyncRuntime:
         """As ``Runtime.close_run``."""
         return await self._command(run_id, wishes.close(by or self._embedded.principal))
 
+    async def send(self, run_id: AnyRun, text: str, *, by: str | None = None) -> int:
+        """As ``Runtime.send``."""
+        return await self._command(run_id, wishes.send(text, by or self._embedded.principal))
+
     async def raise_limits(
         self,
         run_id: AnyRun,
@@ -412,6 +416,13 @@ class Runtime:
     def close_run(self, run_id: AnyRun, *, by: str | None = None) -> int:
         """End a stopped run with the outcome that it stopped with."""
         return self._call(self._embedded.command(_id(run_id), wishes.close(by or self.principal)))
+
+    def send(self, run_id: AnyRun, text: str, *, by: str | None = None) -> int:
+        """A person's message into a run that hasn't ended, at most 64 KiB and ``limits.messages`` of them. It is on record
+        when this returns and in the model's next request; a final answer that was on its way is followed by one more turn.
+        A stopped run keeps it until it is resumed. Returns the seq of the event. Raises ``CommandRefused`` (``run_ended``,
+        ``run_ending``, ``max_messages``, ``message_empty``), ``RunNotFound``."""
+        return self._call(self._embedded.command(_id(run_id), wishes.send(text, by or self.principal)))
 
     def raise_limits(
         self,

@@ -7,7 +7,17 @@ from decimal import Decimal
 from uuid import uuid4
 
 from ..eventstore.port import Switch
-from ..runtime.commands import Approve, Cancel, Close, RaiseLimits, Reject, ResolveCall, Resume
+from ..runtime.commands import (
+    MESSAGE_BYTES_MAX,
+    Approve,
+    Cancel,
+    Close,
+    RaiseLimits,
+    Reject,
+    ResolveCall,
+    Resume,
+    Send,
+)
 from ..runtime.errors import CallerError, DeclarationError
 from ..runtime.limits import micros
 from .run_options import checked_text
@@ -33,6 +43,11 @@ def resume(by: str) -> Resume:
 
 def close(by: str) -> Close:
     return Close(command_id=_command_id(), by=by)
+
+
+def send(text: str, by: str) -> Send:
+    """Raises ``DeclarationError`` for what is no text of at most ``MESSAGE_BYTES_MAX`` bytes."""
+    return Send(command_id=_command_id(), by=by, text=checked_text(text, "text", MESSAGE_BYTES_MAX))
 
 
 def raise_limits(

@@ -69,7 +69,7 @@ def _run_words(
         case e.RunResumed():
             return _joined(f"epoch {event.epoch}, {event.cause}", by=event.by, host=event.host)
         case e.MessageReceived():
-            return f"{event.source}: {event.text}"
+            return f"{event.by or event.source}: {event.text}"
         case e.LimitsRaised():
             return _joined(_amounts(event.raised), by=event.by)
         case e.LeaseDenied():

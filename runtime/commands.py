@@ -8,7 +8,7 @@ idempotent, and are the only ones with a wire form. ``Advance`` asks for whateve
 from __future__ import annotations
 
 from hashlib import sha256
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 import msgspec
 
@@ -166,6 +166,9 @@ class NothingLeft(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 Name = Annotated[str, msgspec.Meta(max_length=200)]
 Reason = Annotated[str, msgspec.Meta(max_length=1_000)]
 Raised = Annotated[dict[str, int], msgspec.Meta(max_length=64)]
+MESSAGE_BYTES_MAX: Final = 65_536
+Message = Annotated[str, msgspec.Meta(max_length=MESSAGE_BYTES_MAX)]
+"""A person's text; in UTF-8 it has at most as many bytes too (``messages.send``)."""
 
 
 class Outside(msgspec.Struct, frozen=True, kw_only=True, tag_field="command", forbid_unknown_fields=True):
@@ -219,6 +222,12 @@ class ResolveCall(Outside, frozen=True, kw_only=True, tag="resolve_call"):
     reason: Reason = ""
 
 
+class Send(Outside, frozen=True, kw_only=True, tag="send"):
+    """A person's message into a run that hasn't ended."""
+
+    text: Message
+
+
 class TopUpChild(Outside, frozen=True, kw_only=True, tag="top_up_child"):
     """A child run that is short of ``asked`` asks its parent for more. ``by`` is ``run:`` and the child's id."""
 
@@ -235,7 +244,7 @@ class RaiseLease(Outside, frozen=True, kw_only=True, tag="raise_lease"):
 
 
 OutsideCommand = (
-    Approve | Reject | Cancel | Resume | Close | RaiseLimits | ResolveCall | TopUpChild | RaiseLease
+    Approve | Reject | Cancel | Resume | Close | RaiseLimits | ResolveCall | TopUpChild | RaiseLease | Send
 )
 Command = (
     Advance

@@ -37,6 +37,7 @@ from .commands import (
     Reject,
     ResolveCall,
     Resume,
+    Send,
     TakeOver,
     TopUpChild,
     command_sha256,
@@ -47,6 +48,7 @@ from .effects import claim_lost, executed, queried, resolve_call
 from .errors import BugError, CallerError
 from .events import Commanded
 from .ladder import checks_done
+from .messages import send
 from .state import State
 from .strict_json import parse_value
 from .takeover import take_over
@@ -123,4 +125,5 @@ _RULES: dict[type[Any], Rule] = {
     ResolveCall: _resolve,
     TopUpChild: top_up_child,
     RaiseLease: raise_lease,
+    Send: send,
 }

@@ -107,12 +107,15 @@ class RunResumed(Event, frozen=True, tag="run_resumed"):
 
 
 class MessageReceived(Event, frozen=True, tag="message_received"):
-    """Text added to the history: by the caller, or by the runtime (a corrective request)."""
+    """Text for the history: by a person (``by``), or by the runtime (a corrective request). A person's text joins the
+    history at the next place where it may stand (``fold.take_in``): never between a call and its result, nor while a
+    request is out."""
 
     source: Literal["user", "runtime"]
     text: str
     command_id: str = ""
     command_sha256: bytes = b""
+    by: str = ""
 
 
 class LimitsRaised(Event, frozen=True, tag="limits_raised"):

@@ -176,13 +176,30 @@ def _run_resumed(state: State, event: e.RunResumed, at_ms: int) -> None:
 
 
 def _message_received(state: State, event: e.MessageReceived, at_ms: int) -> None:
-    state.phase = next_run_phase(state.phase, "message_received")
-    if event.source == "runtime":
+    by_person = event.source == "user"
+    wanted = state.phase if by_person else None
+    state.phase = next_run_phase(state.phase, "message_received", wanted)
+    if not by_person:
         state.counters.corrective_turns += 1
         _append_item(state, NoteItem(event.text))
-    else:
-        _append_item(state, UserItem(event.text))
+        return
+    state.counters.messages += 1
+    state.counters.idle_turns = 0
+    state.turn_progress = True
+    state.unread.append(event.text)
+    take_in(state)
     _remember(state, event)
+
+
+def take_in(state: State) -> None:
+    """People's messages join the history, if they may stand at its end: all calls there have their results, no request
+    is out, and no paused turn waits for its continuation."""
+    phase = state.resume_phase if state.phase == "suspended" else state.phase
+    free = phase in ("created", "model_retry", "results_ready") and state.finish != "paused"
+    if free or (phase == "deciding" and state.finish == "final"):
+        for text in state.unread:
+            _append_item(state, UserItem(text))
+        state.unread = []
 
 
 def _limits_raised(state: State, event: e.LimitsRaised, at_ms: int) -> None:
@@ -228,6 +245,8 @@ def _run_suspended(state: State, event: e.RunSuspended, at_ms: int) -> None:
     state.phase = next_run_phase(before, "run_suspended")
     # A turn that came to nothing is asked for again from the same history.
     state.resume_phase = "results_ready" if before == "deciding" else before
+    if state.unread:
+        take_in(state)
     _stop(state, event)
 
 
@@ -296,6 +315,8 @@ def _model_responded(state: State, event: e.ModelResponded, at_ms: int) -> None:
     if not event.calls and event.finish in ("final", "paused") and (event.text or event.continuation):
         # A turn with calls joins the history when its results do: a call is never split from its result.
         _append_item(state, AssistantItem(event.text, (), event.continuation))
+    if state.unread:
+        take_in(state)
 
 
 def _model_failed(state: State, event: e.ModelFailed, at_ms: int) -> None:
@@ -304,6 +325,8 @@ def _model_failed(state: State, event: e.ModelFailed, at_ms: int) -> None:
     state.model_code = event.code
     state.model_retry_at_ms = event.retry_at_ms
     state.response_id = event.response_id
+    if state.unread:
+        take_in(state)
 
 
 # --- call --------------------------------------------------------------------------------------------------------
@@ -674,6 +697,8 @@ def _close_turn(state: State) -> None:
         )
     counters = state.counters
     counters.idle_turns = 0 if state.turn_progress else counters.idle_turns + 1
+    if state.unread:
+        take_in(state)
 
 
 # --- tree --------------------------------------------------------------------------------------------------------

@@ -103,6 +103,7 @@ class LimitValues(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     approval_ms: int = 86_400_000
     children: int = 16
     depth: int = 4
+    messages: int = 100
     token_bound: Literal["bytes", "estimate"] = "estimate"
 
 
@@ -111,7 +112,7 @@ RAISABLE: Final = frozenset(
 )
 
 SMALLEST_ZERO: Final = frozenset(
-    {"tool_calls", "denials", "failures", "children", "corrective_turns", "cost_micros"}
+    {"tool_calls", "denials", "failures", "children", "corrective_turns", "cost_micros", "messages"}
 )
 
 

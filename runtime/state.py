@@ -141,6 +141,7 @@ class Counters(msgspec.Struct):
     calls_proposed: int = 0
     active_ms: int = 0
     history_bytes: int = 0
+    messages: int = 0
 
 
 class Meters(msgspec.Struct):
@@ -270,6 +271,8 @@ class State(msgspec.Struct):
     """Accepted outside commands: command id -> seq of its event."""
     command_digests: dict[str, bytes] = {}
     """Command id -> ``commands.command_sha256``: what was accepted under that id."""
+    unread: list[str] = []
+    """Messages of people that are on record and couldn't join the history yet."""
 
     @property
     def live(self) -> bool:

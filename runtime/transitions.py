@@ -91,7 +91,9 @@ def _run_table() -> RunTable:
         ("open_calls", "call_proposed"): ("open_calls",),
         ("open_calls", "result_bound"): ("open_calls", "results_ready"),
         # A final text without its evidence: the runtime's note asks once more.
-        ("deciding", "message_received"): ("results_ready",),
+        # A person's message while a parent is asked for one more turn waits beside the answer.
+        ("deciding", "message_received"): ("results_ready", "deciding"),
+        ("suspended", "message_received"): ("suspended",),
         ("suspended", "run_resumed"): ("suspended", "created", "model_retry", "open_calls", "results_ready"),
         ("suspended", "limits_raised"): ("suspended",),
         ("suspended", "cancel_requested"): ("suspended",),
@@ -116,6 +118,7 @@ def _run_table() -> RunTable:
         # `call_reconciled`: an unknown effect of an earlier turn, bound as unknown before a stop that was lifted.
         for tag in ("run_resumed", "limits_raised", "cancel_requested", "call_reconciled"):
             table[(phase, tag)] = (phase,)
+        table.setdefault((phase, "message_received"), (phase,))
     del table[("created", "call_reconciled")]
     for phase in _BETWEEN:
         table[(phase, "lease_denied")] = (phase,)

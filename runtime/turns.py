@@ -9,7 +9,7 @@ from .binding import check_bindings
 from .commands import ModelReplied
 from .decision import NOTHING, Decision
 from .limits import CEILING, MODEL_BACKOFF_MS, backoff_ms
-from .model import FINISH, ModelTurn, ProposedCall, Usage
+from .model import FINISH, ModelTurn, ProposedCall, Usage, UserItem
 from .prices import cost_bound, cost_of
 from .state import State
 from .stops import stop, unfinished
@@ -148,7 +148,7 @@ def next_request_short(state: State, now_ms: int) -> Short:
     match state.phase:
         case "created" | "results_ready":
             return request_short(state, state.turn + 1)
-        case "deciding" if state.finish == "paused":
+        case "deciding" if state.finish == "paused" or unanswered(state):
             return request_short(state, state.turn + 1)
         case "model_retry" if state.model_retry_at_ms <= now_ms:
             return request_short(state, state.turn)
@@ -315,10 +315,18 @@ def judge(state: State, now_ms: int) -> Decision:
             return stop(state, "context_exhausted", "said by the provider")
         case "paused":
             return next_request(state, now_ms)
+        case "final" if unanswered(state):
+            return next_request(state, now_ms)
         case "final":
             return _judge_final(state)
         case other:
             return stop(state, "model_failed", f"unexpected {other}")
+
+
+def unanswered(state: State) -> bool:
+    """Whether a person's message came while this answer was made: it stands behind the answer, which doesn't count it."""
+    said = state.phase == "deciding" and state.finish == "final" and bool(state.last_text.strip())
+    return said and type(state.items[-1]) is UserItem
 
 
 def _judge_final(state: State) -> Decision:

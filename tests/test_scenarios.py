@@ -256,6 +256,9 @@ class World:
     def do_cancel(self, *, run: str = "r1") -> None:
         self.rt.cancel(run)
 
+    def do_send(self, text: str, *, run: str = "r1", by: str = "ann") -> None:
+        self.rt.send(run, text, by=by)
+
     def do_resume(self, *, run: str = "r1") -> None:
         self.rt.resume(run)
 

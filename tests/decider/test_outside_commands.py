@@ -14,6 +14,7 @@ from boundloop.runtime.commands import (
     Reject,
     ResolveCall,
     Resume,
+    Send,
     decode_command,
     encode_command,
 )
@@ -29,6 +30,7 @@ EVERY: list[OutsideCommand] = [
     Close(command_id="5", by="u"),
     RaiseLimits(command_id="6", by="u", raised={"turns": 99}),
     ResolveCall(command_id="7", by="u", call="c1.0", outcome="applied", result="{}"),
+    Send(command_id="8", by="u", text="in blue, please"),
 ]
 
 
@@ -73,6 +75,8 @@ def accepted(command: type[OutsideCommand]) -> tuple[Run, OutsideCommand]:
         made = ResolveCall(command_id="once", by="u", call="c1.0", outcome="applied", result="{}")
     elif command is RaiseLimits:
         made = RaiseLimits(command_id="once", by="u", raised={"turns": 99, "tool_calls": 999})
+    elif command is Send:
+        made = Send(command_id="once", by="u", text="in blue, please")
     else:
         if command is not Cancel:
             run.reply(finish="truncated")

@@ -37,7 +37,7 @@ EVENTS: tuple[e.AnyEvent, ...] = (
         {"turns": 3},
     ),
     e.RunResumed(3, "host_died", "h1", "u", "cmd1", D),
-    e.MessageReceived("runtime", "more", "cmd2", D),
+    e.MessageReceived("user", "more", "cmd2", D, "bob"),
     e.LimitsRaised({"turns": 60}, "u", "cmd3", D),
     e.CancelRequested("kill_switch", "u", "cmd4", D),
     e.CloseRequested("u", "cmd5", D),
