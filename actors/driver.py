@@ -207,7 +207,9 @@ class RunDriver:
 
     async def _step(self) -> bool:
         """False: the step's append failed or was refused, and the step is to be done again."""
-        now = self._now()
+        # A new run's first event was folded at the time that its state has: its append says that time, or the live state
+        # would have another deadline than the fold of the log.
+        now = self._now() if self._journal.create is None else self.state.at_ms
         self._stepped_at_ms = -1  # until this step is done, nothing counts as seen to
         try:
             if not self._inbox:
