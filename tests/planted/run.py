@@ -1,0 +1,116 @@
+"""``python tests/planted/run.py``: does any suite notice, if the source has this fault?
+
+Plants one fault at a time into a copy of the tree (``faults.py`` has the list, ``docs/planted-faults.md`` shows it), runs
+the simulation over it until the first failing seed, and the test suites until the first failing test. Prints which suite
+found each fault, by what, and after how many seeds; exit 1 if a fault was found by none. ``--every`` goes on with the
+other suites once one has found it. The unchanged tree goes first, and must pass.
+"""
+
+from __future__ import annotations
+
+import argparse
+import concurrent.futures
+import json
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
+
+from tests.planted.fault import Fault, copy_with
+from tests.planted.faults import FAULTS
+from tests.planted.suites import PYTEST_SUITES, Look, run_tests, simulate
+
+
+def looked_at(fault: Fault | None, *, seeds: int, start: int, every: bool) -> list[Look]:
+    """What the suites say of a tree with this fault; None is the tree as it is."""
+    looks: list[Look] = []
+    with tempfile.TemporaryDirectory(prefix="planted-") as name:
+        tree = Path(name)
+        copy_with(fault, tree)
+        if seeds:
+            looks.append(simulate(tree, seeds, start))
+        for suite in PYTEST_SUITES:
+            if every or fault is None or not any(look.found for look in looks):
+                looks.append(run_tests(tree, suite))
+    return looks
+
+
+def main() -> int:
+    options = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    options.add_argument(
+        "--seeds", type=int, default=1_000, help="how many seeds the simulation may need; 0: none"
+    )
+    options.add_argument("--start", type=int, default=0, help="the first seed")
+    options.add_argument("--only", nargs="*", help="names of faults")
+    options.add_argument("--every", action="store_true", help="ask every suite about every fault")
+    options.add_argument("--jobs", type=int, default=min(2, os.cpu_count() or 1))
+    options.add_argument(
+        "--as-it-is",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="look at the unchanged tree first",
+    )
+    options.add_argument("-o", dest="output", choices=("table", "json"), default="table")
+    given = options.parse_args()
+    chosen = [fault for fault in FAULTS if not given.only or fault.name in given.only]
+    if given.only and len(chosen) != len(set(given.only)):
+        options.error(
+            "no such fault: " + ", ".join(sorted(set(given.only) - {fault.name for fault in FAULTS}))
+        )
+    started = time.monotonic()
+    if given.as_it_is:
+        false_alarms = [
+            look for look in looked_at(None, seeds=given.seeds, start=given.start, every=True) if look.found
+        ]
+        if false_alarms:
+            print("the tree without any fault is refused:", *false_alarms, sep="\n  ")
+            return 2
+    found: dict[str, list[Look]] = {}
+    with concurrent.futures.ThreadPoolExecutor(given.jobs) as pool:
+        futures = {
+            pool.submit(looked_at, fault, seeds=given.seeds, start=given.start, every=given.every): fault
+            for fault in chosen
+        }
+        for future in concurrent.futures.as_completed(futures):
+            fault = futures[future]
+            looks = future.result()
+            found[fault.name] = looks
+            print(_line(fault, looks, given.output), flush=True)
+    caught = sum(any(look.found for look in looks) for looks in found.values())
+    by_simulation = sum(
+        any(look.found and look.suite == "simulation" for look in looks) for looks in found.values()
+    )
+    print(f"{by_simulation} of them by the simulation; {time.monotonic() - started:.0f} s")
+    print(f"{caught}/{len(chosen)} found")
+    return 0 if caught == len(chosen) else 1
+
+
+def _line(fault: Fault, looks: list[Look], output: str) -> str:
+    if output == "json":
+        return json.dumps(
+            {"fault": fault.name, "chosen_by": fault.chosen_by, "looks": [_plain(look) for look in looks]}
+        )
+    parts: list[str] = []
+    for look in looks:
+        if look.found:
+            after = f" after {look.seeds} seeds" if look.seeds else ""
+            parts.append(f"{look.suite}{after} ({look.by}, {look.seconds:.0f} s)")
+        else:
+            tried = f" in {look.seeds} seeds" if look.seeds else ""
+            parts.append(f"not by {look.suite}{tried}")
+    verdict = "FOUND " if any(look.found for look in looks) else "MISSED"
+    return f"{verdict} {fault.name}: " + "; ".join(parts)
+
+
+def _plain(look: Look) -> dict[str, object]:
+    return {name: getattr(look, name) for name in Look.__struct_fields__}
+
+
+if __name__ == "__main__":
+    sys.exit(main())
