@@ -21,6 +21,7 @@ from ..runtime.goal import Goal
 from ..runtime.limits import Limits
 from ..runtime.policy import Policy
 from ..runtime.prices import PriceTable
+from ..runtime.stage_spec import Stage
 from .fit import Fit
 from .pool_spec import Pool
 from .run_options import ApplicationOptions, OnStop, Permissions, Tools
@@ -48,6 +49,7 @@ class Application:
     input: str = ""
     store: str = ""
     goal: Goal | str | None = None
+    stages: Iterable[Stage] | None = None
     offered: Iterable[str] | None = None
     system: str = ""
     agent: str = "agent"
@@ -106,6 +108,7 @@ class Application:
         return {
             "limits": self.limits,
             "goal": self.goal,
+            "stages": self.stages,
             "tools": self.offered,
             "system": self.system,
             "agent": self.agent,

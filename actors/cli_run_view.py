@@ -60,6 +60,7 @@ def state_view(state: State) -> dict[str, Any]:
         "application": state.application,
         "model": state.pins.model,
         "turn": state.turn,
+        "stage": "" if not state.pins.stages else state.pins.stages[state.stage].name,
         "seq": state.seq,
         "epoch": state.epoch,
         "at": when(state.at_ms),

@@ -324,8 +324,8 @@ class Runtime:
     def start(self, input: str, **options: Unpack[StartOptions]) -> RunHandle:
         """Begin a run; returns when ``run_started`` is durable.
 
-        Options, of which ``limits`` is required: ``limits``, ``goal``, ``tools`` (names: the subset this run is
-        offered), ``operation_id`` (the business task: two runs with one operation id share their effects), ``run_id``,
+        Options, of which ``limits`` is required: ``limits``, ``goal``, ``stages``, ``tools`` (names: the subset this run
+        is offered), ``operation_id`` (the business task: two runs with one operation id share their effects), ``run_id``,
         ``agent``, ``system`` (the system text), ``on_stop`` ("suspend" or "end"), ``principal``, ``tenant``, ``as_of``,
         ``trace``. ``StartOptions`` has their types and bounds.
 

@@ -60,6 +60,7 @@ from ..runtime.orders import (
     pending_orders,
     wake_at_ms,
 )
+from ..runtime.pins import predicates
 from ..runtime.state import CallState, State
 from . import checks, children, tool_failures
 from .execution import Report, not_dispatched
@@ -514,7 +515,7 @@ class RunDriver:
             tool_failures.tell(tool, state.run_id, order.call, report.executed.attempt, report.raised)
         if report.artifact is not None and call is not None:
             # Evidence is judged here, where the whole result is; the log has a view of it.
-            met = predicates_met(state.pins.goal, call.tool, report.artifact)
+            met = predicates_met(predicates(state.pins), call.tool, report.artifact)
             report.executed = msgspec.structs.replace(report.executed, met=met)
         if self.parked:
             if call is None or call.key is not None:
@@ -550,7 +551,7 @@ class RunDriver:
                 code=answer.code,
                 met=None
                 if answer.whole is None
-                else predicates_met(state.pins.goal, call.tool, answer.whole),
+                else predicates_met(predicates(state.pins), call.tool, answer.whole),
                 source=answer.source,
             ),
         )

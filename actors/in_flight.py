@@ -104,7 +104,7 @@ class InFlight:
             model=state.pins.model,
             system=state.pins.system,
             items=state.items,
-            tools=state.pins.tools_offered(),
+            tools=state.pins.tools_offered(state.stage),
             output_tokens_max=state.limits.output_tokens_per_request,
             request_sha256=state.request_sha256,
         )

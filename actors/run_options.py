@@ -17,6 +17,7 @@ from ..runtime.limits import Limits
 from ..runtime.pins import Pins
 from ..runtime.policy import Policy
 from ..runtime.prices import PriceTable
+from ..runtime.stage_spec import Stage, names_in_stages, stages_from
 from ..runtime.start import NewRunSpec
 from ..runtime.tool_spec import ToolSpec
 from ..runtime.toolbox import Toolbox
@@ -33,13 +34,15 @@ class ApplicationOptions(TypedDict, total=False):
     """The keywords that an application gives to all its runs.
 
     ``limits``: the bounds of the run. ``goal``: the evidence that success needs, or the name of a tool; a goal over a
-    tool that the run isn't offered stops it, ``blocked``. ``tools``: names, the subset that this run is offered.
+    tool that the run isn't offered stops it, ``blocked``. ``stages``: the parts of the run, each with some of its tools and
+    the evidence that ends it (``Stage``); an answer counts in the last one. ``tools``: names, the subset that this run is offered.
     ``system``: the system text, at most 1 MiB. ``agent``: a label. ``on_stop``: whether a stop that somebody can lift
     suspends the run or ends it.
     """
 
     limits: Required[Limits]
     goal: Goal | str | None
+    stages: Iterable[Stage] | None
     tools: Iterable[str] | None
     system: str
     agent: str
@@ -64,7 +67,7 @@ class StartOptions(ApplicationOptions, total=False):
 class Asked:
     """A start whose options are what their types say."""
 
-    __slots__ = ("_goal", "_limits", "_system", "_tools", "given_run_id", "spec")
+    __slots__ = ("_goal", "_limits", "_stages", "_system", "_tools", "given_run_id", "spec")
 
     def __init__(
         self,
@@ -81,6 +84,7 @@ class Asked:
             raise DeclarationError("unknown_option", "start has no such option", path=unknown[0][:80])
         self._limits = _limits(options.get("limits"))
         self._goal = _goal(options.get("goal"))
+        self._stages = stages_from(options.get("stages"))
         self._tools = None if options.get("tools") is None else _names(options.get("tools"), "tools")
         self._system = _text(options, "system", "", SYSTEM_BYTES_MAX)
         self.given_run_id = options.get("run_id") is not None
@@ -115,6 +119,7 @@ class Asked:
         """What is fixed for the run from now on. Raises ``UnknownTool``, or ``DeclarationError`` for permissions that
         the application can't tell."""
         names = None if self._tools is None else frozenset(toolbox.subset(self._tools))
+        toolbox.subset(names_in_stages(self._stages))
         permissions = _granted(permissions_of, self.spec.tenant, self.spec.principal)
         price = adapter.price if adapter.price is not None else prices.price(adapter.model)
         return Pins(
@@ -130,6 +135,7 @@ class Asked:
             separate_approver=policy.separate_approver,
             limits=self._limits.values,
             goal=self._goal,
+            stages=self._stages,
             price=price,
             price_revision="adapter" if adapter.price is not None else prices.revision,
         )

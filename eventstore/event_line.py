@@ -40,6 +40,7 @@ def _words(event: e.AnyEvent, chars_max: int) -> str:
             | e.RunSuspended()
             | e.RunTerminated()
             | e.LeaseDenied()
+            | e.StageEntered()
         ):
             return _run_words(event)
         case e.ModelRequested() | e.ModelResponded() | e.ModelFailed():
@@ -61,7 +62,8 @@ def _run_words(
     | e.CloseRequested
     | e.RunSuspended
     | e.RunTerminated
-    | e.LeaseDenied,
+    | e.LeaseDenied
+    | e.StageEntered,
 ) -> str:
     match event:
         case e.RunStarted():
@@ -74,6 +76,8 @@ def _run_words(
             return _joined(_amounts(event.raised), by=event.by)
         case e.LeaseDenied():
             return f"no more {', '.join(event.limits)} above {event.by}"
+        case e.StageEntered():
+            return _joined(f"{event.stage} after {event.left}", because=", ".join(event.because))
         case e.CancelRequested():
             return _joined(event.reason, by=event.by)
         case e.CloseRequested():

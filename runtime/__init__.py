@@ -1,4 +1,4 @@
-"""The interpreter, pure, and what users declare: ``tool``, ``agent``, ``Toolbox``, ``Limits``, ``Goal``, ``Policy``.
+"""The interpreter, pure, and what users declare: ``tool``, ``agent``, ``Toolbox``, ``Limits``, ``Goal``, ``Stage``, ``Policy``.
 
 Names load on first use: a command that reads one run needs none of what declares tools.
 """
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from .observed import Observed
     from .policy import Policy, PolicyDecision, PolicyQuestion
     from .prices import FREE, Price, PriceTable
+    from .stage_spec import Stage
     from .tool_spec import ToolSpec, tool
     from .toolbox import Toolbox
 
@@ -37,6 +38,7 @@ __all__ = [
     "Price",
     "PriceTable",
     "ProviderError",
+    "Stage",
     "StoreError",
     "ToolError",
     "ToolSpec",
@@ -63,6 +65,7 @@ _HOME = {
     "Price": "prices",
     "PriceTable": "prices",
     "ProviderError": "errors",
+    "Stage": "stage_spec",
     "StoreError": "errors",
     "ToolError": "errors",
     "ToolSpec": "tool_spec",

@@ -15,6 +15,7 @@ from .effects import LIMIT_TEXT, limit_short, needs_person, start
 from .limits import HOST_DEATHS_MAX
 from .order import may_start
 from .results import bind_error, bind_executed
+from .stages import enter_next
 from .state import CallState, State
 from .stops import closing, ending, lost_if_overdue, stop
 from .top_ups import calls_held
@@ -34,6 +35,10 @@ def advance(state: State, now_ms: int) -> Decision:
         return closing(state, now_ms, "deadline")
     if state.counters.host_deaths >= HOST_DEATHS_MAX and phase != "model_requested":
         return stop(state, "crash_loop", f"{state.counters.host_deaths} hosts died in this run")
+    if state.pins.stages and phase in ("open_calls", "results_ready"):
+        entered = enter_next(state)
+        if entered.events:
+            return entered
     match phase:
         case "created" | "results_ready":
             return next_request(state, now_ms)

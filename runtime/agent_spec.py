@@ -16,6 +16,8 @@ from .goal import Goal
 from .limits import CEILING, Limits, LimitValues, checked, micros
 from .schema import normalise_schema
 from .schema_lint import close_root
+from .stage_definition import StageDefinition
+from .stage_spec import Stage, names_in_stages, stages_from
 from .tool_definition import ApprovalRule, ToolDefinition, is_tool_name
 from .tool_rules import refuse_contradictions
 from .tool_spec import ToolSpec, tool_spec
@@ -43,6 +45,7 @@ def agent(
     tools: Iterable[str] = (),
     limits: Limits | Mapping[str, object] | None = None,
     goal: Goal | str | None = None,
+    stages: Iterable[Stage] | None = None,
     on_stop: Literal["suspend", "end"] = "end",
     permissions: tuple[str, ...] = (),
     approval: ApprovalRule = "policy",
@@ -56,18 +59,21 @@ def agent(
     may be among them, down to the limit ``depth``. ``limits``: what the child asks for, such as
     ``{"turns": 5, "cost": "0.05", "deadline_s": 60}``; it gets at most what its parent has free, and a share of whatever
     isn't named. ``depth`` there is how deep the child may start others, 0 for not at all; with a smaller
-    ``context_tokens`` alone a request asks for half of it as output at most. ``goal``: the evidence that the child needs for success. ``on_stop``: "end" ends a child that stops, so
+    ``context_tokens`` alone a request asks for half of it as output at most. ``goal``: the evidence that the child needs for success. ``stages``:
+    its parts, each with some of ``tools``. ``on_stop``: "end" ends a child that stops, so
     that its parent goes on; "suspend" lets a stop that a person can lift wait for that person. ``params`` replaces the
     schema of the arguments, ``{"input": text}``; the child is then given them as JSON. ``result_bytes_max`` bounds the
     child's answer as the parent's model sees it.
     """
+    names = _names(tools, name)
     made = AgentDefinition(
         name=name,
         description=description,
         system=_system(system, name),
-        tools=_names(tools, name),
+        tools=names,
         limits=_limits(limits, name),
         goal=Goal.of(goal) if isinstance(goal, str) else goal,
+        stages=_stages(stages, names, name),
         on_stop=_on_stop(on_stop, name),
         permissions=tuple(sorted(permissions)),
         approval=approval,
@@ -178,6 +184,15 @@ def _names(tools: object, name: str) -> tuple[str, ...]:
     if not all(isinstance(one, str) and is_tool_name(one) for one in names) or len(set(names)) < len(names):
         raise DeclarationError("agent_tools", "names of tools, each once", path=name)
     return cast("tuple[str, ...]", names)
+
+
+def _stages(given: Iterable[Stage] | None, tools: tuple[str, ...], name: str) -> tuple[StageDefinition, ...]:
+    """A child is never offered in a stage what it isn't offered at all."""
+    made = stages_from(given, f"{name}.stages")
+    missing = sorted(set(names_in_stages(made)).difference(tools))
+    if missing:
+        raise DeclarationError("stage_tools", f"{missing[0]} is no tool of this agent", path=f"{name}.stages")
+    return made
 
 
 def _on_stop(on_stop: object, name: str) -> Literal["suspend", "end"]:

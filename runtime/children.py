@@ -111,6 +111,7 @@ def child_start(state: State, call: CallState) -> tuple[e.RunStarted, bytes]:
         system=agent.system,
         tools=tools_of(agent, known),
         goal=agent.goal,
+        stages=agent.stages,
     )
     encoded = encode_pins(pins)
     started = e.RunStarted(

@@ -322,7 +322,7 @@ class CallStarted(Event, frozen=True, tag="call_started"):
 class CallExecuted(Event, frozen=True, tag="call_executed"):
     """What an attempt came to. ``unknown`` only for effects. ``result`` is canonical JSON; a result too large to
     show is a blob (``artifact``) with ``size`` bytes in all, and ``result`` is its bounded view. ``met`` then has the
-    numbers of the goal's predicates that the whole result meets (``goal.predicates_met``); None: ``result`` is whole.
+    numbers of the run's predicates that the whole result meets (``goal.predicates_met``); None: ``result`` is whole.
     ``source``: None if the tool said nothing of it."""
 
     call: str
@@ -443,6 +443,15 @@ class ChildSettled(Event, frozen=True, tag="child_settled"):
     unknown_more: int = 0
 
 
+class StageEntered(Event, frozen=True, tag="stage_entered"):
+    """A staged run goes on to its next stage, in the append of the result that earned it. ``because``: the calls whose bound
+    results are the evidence that ``left`` asked for."""
+
+    stage: str
+    left: str
+    because: tuple[str, ...]
+
+
 class LeaseDenied(Event, frozen=True, tag="lease_denied"):
     """In a child's log: no run above it has more of these limits for it, so they stand as they are. ``by`` is
     ``run:`` and its parent's id."""
@@ -480,6 +489,7 @@ AnyEvent = (
     | ChildToppedUp
     | ChildSettled
     | LeaseDenied
+    | StageEntered
 )
 
 Commanded = (

@@ -19,7 +19,7 @@ from .errors import BugError, HistoryRefused
 from .goal import Evidence
 from .limits import RAISABLE, LimitValues
 from .model import AssistantCall, AssistantItem, Item, NoteItem, ResultItem, UserItem
-from .pins import Pins
+from .pins import Pins, number_of_leave
 from .projection import error_content, ok_content, replayed_content
 from .state import (
     EACH,
@@ -39,7 +39,7 @@ _encode_item = msgspec.msgpack.Encoder().encode
 
 def begin(event: e.RunStarted, pins: Pins, at_ms: int) -> State:
     """The state after ``run_started``, the first event of every log."""
-    request_head = pins_head(pins)
+    request_head, request_head_bytes = pins_head(pins, 0)
     limits = with_lease(pins.limits, event.limits) if event.limits else pins.limits
     state = State(
         run_id=event.run_id,
@@ -47,8 +47,8 @@ def begin(event: e.RunStarted, pins: Pins, at_ms: int) -> State:
         pins_sha256=event.pins_sha256,
         limits=limits,
         tools={tool.name: tool for tool in pins.tools if tool.offered},
-        request_head_sha256=sha256(request_head).digest(),
-        request_head_bytes=len(request_head) + sum(tool.size_bytes for tool in pins.tools_offered()),
+        request_head_sha256=request_head,
+        request_head_bytes=request_head_bytes,
         meters=Meters.of(limits),
         tenant=event.tenant,
         principal=event.principal,
@@ -71,6 +71,8 @@ def begin(event: e.RunStarted, pins: Pins, at_ms: int) -> State:
     )
     if pins.goal is not None:
         state.evidence = [0] * len(pins.goal.evidence)
+    if pins.stages:
+        state.stage_evidence = [0] * len(pins.stages[0].leave)
     _append_item(state, UserItem(event.input))
     return state
 
@@ -89,17 +91,20 @@ def with_lease(limits: LimitValues, differing: Mapping[str, int]) -> LimitValues
     return msgspec.structs.replace(limits, **fields, tool_calls_each=each)
 
 
-def pins_head(pins: Pins) -> bytes:
-    """What every request of the run has in common, hashed once: adapter, model, system text, tool definitions."""
+def pins_head(pins: Pins, stage: int) -> tuple[bytes, int]:
+    """What every request of a stage has in common, hashed once: adapter, model, system text, tool definitions; and how many
+    bytes it counts for in the input bound."""
+    offered = pins.tools_offered(stage)
     head = (
         pins.api_family,
         pins.adapter_revision,
         pins.template_revision,
         pins.model,
         pins.system,
-        [tool.definition_sha256.hex() for tool in pins.tools_offered()],
+        [tool.definition_sha256.hex() for tool in offered],
     )
-    return msgspec.json.encode(head)
+    encoded = msgspec.json.encode(head)
+    return sha256(encoded).digest(), len(encoded) + sum(tool.size_bytes for tool in offered)
 
 
 def fold(records: Iterable[tuple[e.AnyEvent, int]], pins: Mapping[bytes, Pins]) -> State:
@@ -346,6 +351,7 @@ def _call_proposed(state: State, event: e.CallProposed, at_ms: int) -> None:
         provider_call_id=event.provider_call_id,
         raw=event.arguments,
         phase=next_call_phase("", "call_proposed"),
+        stage=state.stage,
     )
 
 
@@ -462,8 +468,10 @@ def _approval_lapsed(state: State, event: e.ApprovalLapsed, at_ms: int) -> None:
     call.phase = next_call_phase(call.phase, "approval_lapsed")
     approval.decision = event.why
     goal = state.pins.goal
-    if event.why == "expired" and goal is not None:
-        needs = zip(goal.evidence, state.evidence, strict=True)
+    if event.why == "expired":
+        needs = [] if goal is None else list(zip(goal.evidence, state.evidence, strict=True))
+        if state.pins.stages:
+            needs += zip(state.pins.stages[state.stage].leave, state.stage_evidence, strict=True)
         if any(item.tool == call.tool and met < item.count for item, met in needs):
             state.approval_expired_for = call.tool
 
@@ -660,14 +668,27 @@ def _count_effect(effects: dict[str, int], tool: str, count: int = 1) -> None:
 
 def _count_evidence(state: State, call: CallState) -> None:
     goal = state.pins.goal
-    if goal is None or call.arguments is None:
-        return
-    for number, predicate in enumerate(goal.evidence):
-        if predicate.tool == call.tool and state.evidence[number] < predicate.count:
+    if goal is not None and _counted(call, goal.evidence, state.evidence, 0):
+        state.turn_progress = True
+    stages = state.pins.stages
+    if stages and call.stage == state.stage:
+        first = number_of_leave(state.pins, state.stage)
+        if _counted(call, stages[state.stage].leave, state.stage_evidence, first):
+            state.stage_calls.append(call.call)
+            state.turn_progress = True
+
+
+def _counted(call: CallState, asked: tuple[Evidence, ...], met: list[int], first: int) -> bool:
+    """Count a bound, successful result for each predicate that it meets; whether it met one. ``first`` is the number of the
+    first predicate among all of the run's."""
+    counts = False
+    for place, predicate in enumerate(asked):
+        if predicate.tool == call.tool and met[place] < predicate.count and call.arguments is not None:
             arguments: Any = decode_canonical(call.arguments)
-            if predicate.asked_by(arguments) and _meets(call, number, predicate):
-                state.evidence[number] += 1
-                state.turn_progress = True
+            if predicate.asked_by(arguments) and _meets(call, first + place, predicate):
+                met[place] += 1
+                counts = True
+    return counts
 
 
 def _meets(call: CallState, number: int, predicate: Evidence) -> bool:
@@ -762,6 +783,20 @@ def child_of(call: CallState) -> ChildState:
     return call.child
 
 
+def _stage_entered(state: State, event: e.StageEntered, at_ms: int) -> None:
+    stages, following = state.pins.stages, state.stage + 1
+    phase = next_run_phase(state.phase, "stage_entered")
+    if following >= len(stages) or stages[following].name != event.stage:
+        raise BugError("stage_unknown", f"the next stage isn't {event.stage}", path=event.stage)
+    state.phase = phase
+    state.stage = following
+    state.stage_evidence = [0] * len(stages[following].leave)
+    state.stage_calls = []
+    state.request_head_sha256, state.request_head_bytes = pins_head(state.pins, following)
+    state.turn_progress = True
+    state.counters.idle_turns = 0
+
+
 def _lease_denied(state: State, event: e.LeaseDenied, at_ms: int) -> None:
     state.phase = next_run_phase(state.phase, "lease_denied")
     state.lease_denied = tuple(dict.fromkeys((*state.lease_denied, *event.limits)))
@@ -816,4 +851,5 @@ _APPLY: dict[type[e.Event], Callable[[State, Any, int], None]] = {
     e.ChildToppedUp: _child_topped_up,
     e.ChildSettled: _child_settled,
     e.LeaseDenied: _lease_denied,
+    e.StageEntered: _stage_entered,
 }

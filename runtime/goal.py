@@ -6,7 +6,7 @@ tool whose arguments and result hold the given values. The model's own words are
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -48,16 +48,17 @@ def _same(left: JSON, right: JSON) -> bool:
     return left == right and canonical_bytes(left) == canonical_bytes(right)
 
 
-def predicates_met(goal: Goal | None, tool: str, whole: bytes) -> tuple[int, ...]:
-    """Numbers of the goal's predicates about ``tool`` that a result meets, judged on the whole of it (canonical JSON).
+def predicates_met(predicates: Sequence[Evidence], tool: str, whole: bytes) -> tuple[int, ...]:
+    """Numbers of the run's predicates (``pins.predicates``) about ``tool`` that a result meets, judged on the whole of it
+    (canonical JSON).
 
     For a result that is too large to be in the log: what is there is a view, and a view is no evidence.
     """
-    about = [] if goal is None else [n for n, item in enumerate(goal.evidence) if item.tool == tool]
-    if goal is None or not about:
+    about = [n for n, item in enumerate(predicates) if item.tool == tool]
+    if not about:
         return ()
-    result = decode_canonical(whole) if any(goal.evidence[n].result for n in about) else None
-    return tuple(n for n in about if goal.evidence[n].met_by(result))
+    result = decode_canonical(whole) if any(predicates[n].result for n in about) else None
+    return tuple(n for n in about if predicates[n].met_by(result))
 
 
 class Goal(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

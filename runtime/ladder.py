@@ -37,7 +37,8 @@ def admit(state: State, call: CallState) -> tuple[Admitted, dict[str, JSON]] | R
     approved and executed. No bytes at all are how models say "no arguments": ``{}`` where the schema takes that. (A
     text that was cut to nothing doesn't get here: its turn isn't executable.)"""
     definition = state.tools.get(call.tool)
-    if definition is None:
+    stages = state.pins.stages
+    if definition is None or (stages and call.tool not in stages[call.stage].tools):
         return Refused(rung="known", code="unknown_tool", safe_message=NOT_AVAILABLE)
     validator = definition.validator()
     try:

@@ -11,14 +11,15 @@ from hashlib import sha256
 import msgspec
 
 from .errors import HistoryRefused
-from .goal import Goal
+from .goal import Evidence, Goal
 from .limits import LimitValues
 from .prices import Price
+from .stage_definition import StageDefinition
 from .tool_definition import ToolDefinition
 
 
-class Pins(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Definitions and revisions that every decision of the run is made from."""
+class Pins(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Definitions and revisions that every decision of the run is made from. What a run doesn't use takes no bytes."""
 
     producer: str
     model: str
@@ -34,12 +35,30 @@ class Pins(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     goal: Goal | None
     price: Price | None
     price_revision: str
+    stages: tuple[StageDefinition, ...] = ()
 
-    def tools_offered(self) -> tuple[ToolDefinition, ...]:
-        """What the run's own model may call; the others are there for its agents."""
+    def tools_offered(self, stage: int) -> tuple[ToolDefinition, ...]:
+        """What the run's own model may call in this stage (0 without stages); the others are there for its agents, or for
+        other stages."""
+        if self.stages:
+            return tuple(
+                tool for tool in self.tools if tool.offered and tool.name in self.stages[stage].tools
+            )
         if all(tool.offered for tool in self.tools):
             return self.tools
         return tuple(tool for tool in self.tools if tool.offered)
+
+
+def predicates(pins: Pins) -> tuple[Evidence, ...]:
+    """All predicates of the run by number: the goal's, then those of each stage in order."""
+    own = () if pins.goal is None else pins.goal.evidence
+    return (*own, *(predicate for stage in pins.stages for predicate in stage.leave))
+
+
+def number_of_leave(pins: Pins, stage: int) -> int:
+    """The number of the stage's first predicate among them."""
+    own = 0 if pins.goal is None else len(pins.goal.evidence)
+    return own + sum(len(earlier.leave) for earlier in pins.stages[:stage])
 
 
 _encoder = msgspec.json.Encoder(order="deterministic")

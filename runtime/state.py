@@ -69,6 +69,8 @@ class CallState(msgspec.Struct, gc=False):
     provider_call_id: str
     raw: bytes
     phase: CallPhase
+    stage: int = 0
+    """That of the run when the call was proposed; 0 without stages."""
     # validated
     arguments: bytes | None = None
     args_sha256: bytes = b""
@@ -258,6 +260,11 @@ class State(msgspec.Struct):
     run_versions: dict[str, str] = {}
     """Groups of reads that have one source version in the whole run, and which one."""
     evidence: list[int] = []
+    stage: int = 0
+    """The number of the stage that the run is in; 0 without stages."""
+    stage_evidence: list[int] = []
+    stage_calls: list[str] = []
+    """Calls whose results count for leaving this stage."""
     succeeded_tools: dict[str, int] = {}
     effects: dict[str, int] = {}
     """By tool, how often an effect of this run is known to have happened; replays are none."""

@@ -14,6 +14,7 @@ from .effects import lost, queries_left
 from .ledger import Settlement
 from .limits import MARGIN_MS
 from .results import bind_error, bind_executed
+from .stages import still_to_leave
 from .state import CallState, State
 
 Outcome = Literal["completed", "refused", "incomplete", "failed", "cancelled"]
@@ -50,7 +51,7 @@ REASONS: Final[dict[str, tuple[Outcome, bool]]] = {
 
 
 def unfinished(state: State) -> tuple[str, ...]:
-    """Open predicates of the goal, then calls of the open turn that have no success."""
+    """Open predicates of the goal, what is missing for the last stage, then calls of the open turn that have no success."""
     names: list[str] = []
     goal = state.pins.goal
     if goal is not None:
@@ -59,6 +60,7 @@ def unfinished(state: State) -> tuple[str, ...]:
             for predicate, met in zip(goal.evidence, state.evidence, strict=True)
             if met < predicate.count
         ]
+    names += still_to_leave(state)
     names += [f"{call.call} {call.tool}" for call in state.calls.values() if call.status != "ok"]
     return tuple(names)
 

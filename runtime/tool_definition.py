@@ -50,6 +50,9 @@ DEFINITION_HASH_FIELDS: Final = (
 DEFINITION_HASH_FIELDS_IF_SET: Final = ("snapshot", "same_version", "same_version_in")
 """Hashed too where they aren't the default."""
 
+_IF_USED: Final = frozenset({"stages"})
+"""Of an agent: hashed only where it isn't empty."""
+
 _NEVER_SHOWN: Final = frozenset({"kind", "agents", "offered", *DEFINITION_HASH_FIELDS_IF_SET})
 
 
@@ -121,7 +124,12 @@ class ToolDefinition(msgspec.Struct, frozen=True, kw_only=True, dict=True, forbi
                 fields[name] = value
         if self.kind != "tool":
             fields["kind"] = self.kind
-            fields["agents"] = msgspec.json.decode(msgspec.json.encode(self.agents))
+            agents: list[dict[str, JSON]] = msgspec.json.decode(msgspec.json.encode(self.agents))
+            # What an agent doesn't use isn't hashed: its definition stays what it was.
+            fields["agents"] = [
+                {key: value for key, value in agent.items() if value or key not in _IF_USED}
+                for agent in agents
+            ]
         return sha256(canonical_bytes(fields))
 
     @cached_property

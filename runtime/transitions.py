@@ -90,6 +90,8 @@ def _run_table() -> RunTable:
         ("deciding", "call_proposed"): ("open_calls",),
         ("open_calls", "call_proposed"): ("open_calls",),
         ("open_calls", "result_bound"): ("open_calls", "results_ready"),
+        ("open_calls", "stage_entered"): ("open_calls",),
+        ("results_ready", "stage_entered"): ("results_ready",),
         # A final text without its evidence: the runtime's note asks once more.
         # A person's message while a parent is asked for one more turn waits beside the answer.
         ("deciding", "message_received"): ("results_ready", "deciding"),

@@ -11,6 +11,7 @@ from .decision import NOTHING, Decision
 from .limits import CEILING, MODEL_BACKOFF_MS, backoff_ms
 from .model import FINISH, ModelTurn, ProposedCall, Usage, UserItem
 from .prices import cost_bound, cost_of
+from .stages import never_offered, still_to_leave, tools_to_leave
 from .state import State
 from .stops import stop, unfinished
 from .top_ups import Short, may_ask
@@ -40,11 +41,14 @@ def _reason_to_stop(state: State) -> Decision | None:
     if state.stop_after_turn:
         return stop(state, state.stop_after_turn, state.stop_detail)
     goal_tools = {predicate.tool for predicate in state.pins.goal.evidence} if state.pins.goal else set[str]()
-    if goal_tools:
+    if goal_tools or state.pins.stages:
         missing = goal_tools.difference(state.tools)
-        if missing:
-            return stop(state, "blocked", f"{min(missing)} is not offered")
-        if state.approval_expired_for in _still_needed(state):
+        never = min(missing) if missing else ""
+        if state.pins.stages and not never:
+            never = never_offered(state, _still_needed(state))
+        if never:
+            return stop(state, "blocked", f"{never} is not offered")
+        if state.approval_expired_for in _still_needed(state) | tools_to_leave(state):
             return stop(state, "approval_expired", state.approval_expired_for)
         failed = _failed_for_good(state)
         if failed:
@@ -333,13 +337,11 @@ def _judge_final(state: State) -> Decision:
     if not state.last_text.strip():
         return stop(state, "empty_response")
     goal = state.pins.goal
-    if goal is None:
+    if goal is None and not state.pins.stages:
         return stop(state, "final", "no evidence asked")
-    missing = [
-        predicate.name()
-        for predicate, met in zip(goal.evidence, state.evidence, strict=True)
-        if met < predicate.count
-    ]
+    needs = () if goal is None else zip(goal.evidence, state.evidence, strict=True)
+    missing = [predicate.name() for predicate, met in needs if met < predicate.count]
+    missing += still_to_leave(state)
     if not missing:
         return stop(state, "final")
     if state.counters.corrective_turns < state.limits.corrective_turns and or_asked(state, "turns"):

@@ -109,6 +109,7 @@ WORDS: dict[type[e.Event], Words] = {
     e.CloseRequested: lambda x, t: _some(by=x.by),
     e.RunSuspended: _stopped,
     e.RunTerminated: _stopped,
+    e.StageEntered: lambda x, t: f"{x.stage} left={x.left} because={','.join(x.because)}",
     e.ModelRequested: lambda x, t: f"turn={x.turn} attempt={x.attempt} items={x.items}",
     e.ModelResponded: _responded,
     e.ModelFailed: lambda x, t: (

@@ -10,7 +10,8 @@ Commands (``run=NAME`` where there are several; the first is ``r1``):
     policy WORD TOOL…      deny, deny_terminal, ask, fail or none for these tools
     shop MODE…             how the far side treats the next submissions
     shop_note TEXT         text that search results carry from now on
-    start INPUT [k=v…]     operation=, goal=TOOL,TOOL, tools=TOOL,TOOL, on_stop=, and any limit
+    start INPUT [k=v…]     operation=, goal=TOOL,TOOL, tools=TOOL,TOOL, on_stop=, and any limit;
+                           stages=NAME:TOOL,TOOL>TOOL/NAME:TOOL (behind > what leaves the stage)
     advance MS             let time pass
     open GATE              let a held answer of the model go
     approve | reject       the open approval, as by=PERSON; approval=ID for another one
@@ -50,6 +51,7 @@ from boundloop.runtime.goal import Goal
 from boundloop.runtime.invariants import check_state
 from boundloop.runtime.limits import Limits
 from boundloop.runtime.policy import Policy, PolicyDecision, PolicyQuestion, default_rules
+from boundloop.runtime.stage_spec import Stage
 
 FOLDER: Final = Path(__file__).resolve().parent / "scenarios"
 START_MS: Final = 1_700_000_000_000
@@ -207,6 +209,7 @@ class World:
         operation: str = "",
         goal: str = "",
         tools: str = "",
+        stages: str = "",
         on_stop: str = "suspend",
         **limits: str,
     ) -> None:
@@ -216,6 +219,7 @@ class World:
             limits=Limits(cost="1", **{name: int(value) for name, value in limits.items()}),
             goal=Goal.of(*goal.split(",")) if goal else None,
             tools=tools.split(",") if tools else None,
+            stages=[stage_from(part) for part in stages.split("/")] if stages else None,
             operation_id=operation or f"op-{run}",
             run_id=run,
             on_stop="end" if on_stop == "end" else "suspend",
@@ -276,6 +280,13 @@ class World:
     def do_effects(self) -> str:
         rows = [f"{what} {kind}: {count}" for (what, kind), count in sorted(self.shop.counts.items())]
         return "\n".join(rows) or "none"
+
+
+def stage_from(text: str) -> Stage:
+    """A stage as ``do_start`` takes it."""
+    name, _, rest = text.partition(":")
+    tools, _, leave = rest.partition(">")
+    return Stage(name, tuple(tools.split(",")), leave.split(",") if leave else None)
 
 
 def check_pairs(happened: list[e.AnyEvent]) -> None:

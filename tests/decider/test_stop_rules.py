@@ -523,12 +523,12 @@ def test_which_predicates_a_whole_result_meets() -> None:
         Evidence("refund", arguments={"order_id": "Z"}, result={"refunded": 6}),
         "pay",
     )
-    assert predicates_met(goal, "refund", b'{"refunded":5}') == (0, 1)
-    assert predicates_met(goal, "refund", b"[]") == (0,)
+    assert predicates_met(goal.evidence, "refund", b'{"refunded":5}') == (0, 1)
+    assert predicates_met(goal.evidence, "refund", b"[]") == (0,)
     # Arguments are judged where the call is; here only the result is.
-    assert predicates_met(goal, "refund", b'{"refunded":6}') == (0, 2)
-    assert predicates_met(goal, "get_order", b"{}") == ()
-    assert predicates_met(None, "refund", b"{}") == ()
+    assert predicates_met(goal.evidence, "refund", b'{"refunded":6}') == (0, 2)
+    assert predicates_met(goal.evidence, "get_order", b"{}") == ()
+    assert predicates_met((), "refund", b"{}") == ()
 
 
 @pytest.mark.parametrize(

@@ -159,6 +159,7 @@ def one_of_each() -> list[e.AnyEvent]:
         e.ChildToppedUp("c1.0", {}, "run:r2"),
         e.ChildSettled("c1.0", "r2", {}, "completed", "final"),
         e.LeaseDenied("run:r0", ("turns",)),
+        e.StageEntered("draft", "enquire", ("c1.0",)),
     ]
 
 

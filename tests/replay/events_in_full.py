@@ -91,6 +91,7 @@ EVENTS: tuple[e.AnyEvent, ...] = (
         2,
     ),
     e.LeaseDenied("run:r0", ("turns",)),
+    e.StageEntered("draft", "enquire", ("c1.0", "c2.1")),
     e.ResultBound("c1.0", "ok", "replayed", A, "text", b"{}", e.ReplayedFrom("r0", "c1.0", 4, True)),
 )
 

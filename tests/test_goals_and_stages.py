@@ -1,0 +1,141 @@
+"""Stages and goals in a live Runtime: what the model is really offered, and what a crash or a large result changes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from tests.stepped_runtime import Site, Stepped, has
+
+from boundloop.adapters.script import call, calls, say
+from boundloop.runtime import events as e
+from boundloop.runtime.errors import DeclarationError, UnknownTool
+from boundloop.runtime.goal import Evidence, Goal
+from boundloop.runtime.stage_spec import Stage
+from boundloop.runtime.tool_spec import tool
+
+
+class Shop:
+    def __init__(self) -> None:
+        self.did: Counter[str] = Counter()
+
+    def tools(self) -> list[Any]:
+        @tool(risk="read")
+        async def get_order(order_id: str) -> dict[str, Any]:
+            """Look up one order."""
+            self.did["get_order"] += 1
+            return {"order_id": order_id, "lines": [{"sku": f"S{n}", "text": "x" * 90} for n in range(400)]}
+
+        @tool(risk="write", key=("order_id",), far_side="natural")
+        async def draft(order_id: str) -> dict[str, Any]:
+            """Prepare a refund."""
+            self.did["draft"] += 1
+            return {"draft_id": f"D-{order_id}"}
+
+        @tool(risk="write", key=("draft_id",), far_side="natural")
+        async def submit(draft_id: str) -> dict[str, Any]:
+            """Pay the draft out."""
+            self.did["submit"] += 1
+            return {"paid": draft_id}
+
+        return [get_order, draft, submit]
+
+
+STAGES = (
+    Stage("enquire", ("get_order",), Evidence("get_order", result={"order_id": "A"})),
+    Stage("draft", ("get_order", "draft"), "draft"),
+    Stage("submit", ("submit",)),
+)
+SCRIPT = [
+    call("get_order", {"order_id": "A"}),
+    call("draft", {"order_id": "A"}),
+    call("submit", {"draft_id": "D-A"}),
+    say("paid"),
+]
+
+
+@pytest.fixture
+def site() -> Iterator[Site]:
+    site = Site()
+    yield site
+    site.close()
+
+
+def offered(host: Stepped) -> list[tuple[str, ...]]:
+    return [tuple(tool.name for tool in request.tools) for request in host.model.recorded]
+
+
+def test_each_request_offers_the_tools_of_its_stage(site: Site) -> None:
+    """The evidence of the first stage is in a result too large for the log: it is judged on the whole of it."""
+    shop = Shop()
+    host = site.open(SCRIPT, shop.tools())
+    result = host.run(goal="submit", stages=STAGES)
+    assert (result.outcome, result.reason) == ("completed", "final")
+    assert offered(host) == [("get_order",), ("get_order", "draft"), ("submit",), ("submit",)]
+    executed = site.of(result.run_id, e.CallExecuted)[0]
+    assert executed.artifact is not None
+    assert executed.met == (1,)
+    heads = [event.request_sha256 for event in site.of(result.run_id, e.ModelRequested)]
+    assert len(set(heads)) == 4
+
+
+def test_the_subset_of_a_run_narrows_its_stages(site: Site) -> None:
+    host = site.open(SCRIPT, Shop().tools())
+    result = host.run(stages=STAGES, tools=("get_order", "draft"), goal=None)
+    assert result.completed
+    assert offered(host)[2] == ()
+
+
+@pytest.mark.parametrize("before", [True, False])
+@pytest.mark.parametrize("stage", ["draft", "submit"])
+def test_a_crash_at_the_append_that_enters_a_stage_changes_nothing(
+    site: Site, stage: str, before: bool
+) -> None:
+    shop = Shop()
+    first = site.open(SCRIPT, shop.tools())
+    first.line.cut_at(has(e.StageEntered, stage=stage), before=before)
+    run_id = first.start(goal="submit", stages=STAGES)
+    first.settle()
+    assert first.line.broken.is_set()
+    first.crash()
+    second = site.after_crash(first, shop.tools())
+    second.settle()
+    second.advance(60_000)  # what was on its way is sent again by its key
+    result = second.rest(run_id)
+    assert (result.outcome, result.reason) == ("completed", "final")
+    assert [event.stage for event in site.of(run_id, e.StageEntered)] == ["draft", "submit"]
+    assert shop.did["submit"] == 1
+    for event in site.of(run_id, e.ResultBound):
+        assert event.status == "ok"
+
+
+def test_what_another_stage_offers_is_not_run(site: Site) -> None:
+    shop = Shop()
+    script = [
+        calls(call("get_order", {"order_id": "A"}), call("draft", {"order_id": "A"})),
+        call("submit", {"draft_id": "D-A"}),
+        say("paid"),
+        say("paid"),
+    ]
+    host = site.open(script, shop.tools())
+    result = host.run(goal="submit", stages=STAGES)
+    assert (result.outcome, result.reason) == ("incomplete", "evidence_missing")
+    assert shop.did == {"get_order": 1}
+    assert "submit" in result.unfinished
+
+
+def test_stages_that_name_what_is_not_there_are_refused_before_anything_is_written(site: Site) -> None:
+    host = site.open(SCRIPT, Shop().tools())
+    with pytest.raises(UnknownTool):
+        host.start(stages=(Stage("one", ("refund",)),))
+    wrong: Any = "enquire"
+    with pytest.raises(DeclarationError, match="stages_type"):
+        host.start(stages=wrong)
+
+
+def test_a_goal_beside_stages_is_judged_over_the_whole_run(site: Site) -> None:
+    host = site.open(SCRIPT, Shop().tools())
+    result = host.run(goal=Goal.of("draft", "submit"), stages=STAGES)
+    assert result.completed
