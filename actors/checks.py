@@ -20,6 +20,7 @@ from ..runtime.ladder import admit
 from ..runtime.ledger import LedgerRow
 from ..runtime.policy import Policy
 from ..runtime.state import CallState, State
+from ..runtime.taint import stricter
 from ..runtime.tool_definition import ApprovalRule, ToolDefinition
 from ..runtime.tool_spec import ToolSpec
 from ..runtime.toolbox import Toolbox
@@ -175,6 +176,8 @@ class Pass:
                 principal=state.principal,
                 operation_id=state.operation_id,
                 tool_calls=state.meters.tool_calls.spent,
+                untrusted=state.untrusted,
+                after_untrusted=stricter(definition.after_untrusted, spec.definition.after_untrusted),
             )
             self.rungs = Rungs(asked, spec, gate.policy, gate.permissions_of)
 

@@ -54,6 +54,7 @@ class StartOptions(ApplicationOptions, total=False):
 
     ``operation_id``: the business task; runs with one operation id share their effects. ``run_id``: else one is made.
     ``principal``, ``tenant``: else the Runtime's. ``as_of``, ``trace``: recorded with the run, at most 4 KiB each.
+    ``input_trust``: "untrusted" if outsiders wrote the input; the run is tainted from its start then.
     """
 
     operation_id: str | None
@@ -62,6 +63,7 @@ class StartOptions(ApplicationOptions, total=False):
     tenant: str | None
     as_of: str
     trace: str
+    input_trust: Literal["trusted", "untrusted"]
 
 
 class Asked:
@@ -94,6 +96,9 @@ class Asked:
             raise DeclarationError("option_value", 'must be "suspend" or "end"', path="on_stop")
         if not isinstance(cast(object, input), str):
             raise DeclarationError("option_type", "must be a text", path="input")
+        input_trust = options.get("input_trust", "trusted")
+        if input_trust not in ("trusted", "untrusted"):
+            raise DeclarationError("option_value", 'must be "trusted" or "untrusted"', path="input_trust")
         self.spec = NewRunSpec(
             run_id=run_id,
             input=input,
@@ -106,6 +111,7 @@ class Asked:
             trace=_text(options, "trace", ""),
             on_stop=on_stop,
             dense=dense,
+            input_trust=input_trust,
         )
 
     def pins(

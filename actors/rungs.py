@@ -19,6 +19,7 @@ from ..runtime.canonical import JSON, canonical_bytes, decode_canonical
 from ..runtime.events import RungVerdict
 from ..runtime.limits import RECHECKS_MAX
 from ..runtime.policy import Policy, PolicyQuestion
+from ..runtime.taint import AfterUntrusted, Sources, TaintSource, counted
 from ..runtime.tool_spec import ToolSpec
 from .application_answers import answered, check_answer, permission_set, policy_answer, version_answer
 
@@ -38,7 +39,7 @@ class RungsAsked(
     """What the application is asked about one call. ``definition_sha256`` is that of the tool as the asker has it now;
     everything else is as it holds for this call: what was pinned, and what was tightened since.
 
-    ``acts``: a person may be asked and a switch holds it up. ``asked_before``: a person was, so what is shown is made
+    ``acts``: a kill switch holds it up. ``asked_before``: a person was, so what is shown is made
     again.
     """
 
@@ -55,6 +56,8 @@ class RungsAsked(
     principal: str
     operation_id: str
     tool_calls: int
+    untrusted: tuple[TaintSource, ...] = ()
+    after_untrusted: AfterUntrusted = "policy"
 
     def decoded(self) -> dict[str, JSON]:
         """The arguments, anew each time."""
@@ -80,7 +83,7 @@ class RungsAnswered(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 class Rungs:
     """One pass over the rungs of a call whose tool is here. Holds nothing of the run, which may go on meanwhile."""
 
-    __slots__ = ("_permissions_of", "_policy", "asked", "spec")
+    __slots__ = ("_permissions_of", "_policy", "asked", "spec", "tainted_by")
 
     def __init__(
         self, asked: RungsAsked, spec: ToolSpec, policy: Policy, permissions_of: Permissions
@@ -89,6 +92,7 @@ class Rungs:
         self.spec = spec
         self._policy = policy
         self._permissions_of = permissions_of
+        self.tainted_by: Sources = counted(asked.untrusted, policy.taint) if asked.untrusted else ()
 
     def run(self, switched_off: Scope | None = None) -> RungsAnswered:
         """All rungs in order, in this thread; the first refusal wins. ``switched_off`` gives the scope of a kill switch;
@@ -106,7 +110,7 @@ class Rungs:
                 return RungsAnswered(verdicts=tuple(verdicts), terminal=ends)
         asked = self.asked
         # What would be shown to a person is made only when one is asked, or was asked before.
-        ask = asked.acts and (ask or asked.approval == "always")
+        ask = ask or asked.approval == "always"
         preview, version = None, ""
         if ask or asked.asked_before:
             preview, version, failure = self._preview()
@@ -129,6 +133,8 @@ class Rungs:
         if self.asked.permissions:
             rungs.append(self._authorisation)
         rungs.append(self._decision)
+        if self.tainted_by:
+            rungs.append(self._taint)
         if self.asked.acts and switched_off is not None:
             rungs.append(lambda: switch_verdict(switched_off()))
         return rungs
@@ -170,9 +176,19 @@ class Rungs:
             arguments=asked.decoded(),
             operation_id=asked.operation_id,
             tool_calls_so_far=asked.tool_calls,
+            tainted_by=self.tainted_by,
         )
         decision = policy_answer(policy, question)
         return RungVerdict("policy", decision.answer, decision.code, policy.revision), decision.terminal
+
+    def _taint(self) -> tuple[RungVerdict, bool]:
+        """The rule for calls of a model that has read words of outsiders: the tool's own, else the policy's."""
+        policy, answer = self._policy, self.asked.after_untrusted
+        if answer == "policy":
+            if policy.taint is None:
+                return RungVerdict("taint", "allow"), False
+            answer = policy.taint.answer(self.asked.risk)
+        return RungVerdict("taint", answer, "tainted", policy.revision), False
 
     def _preview(self) -> tuple[bytes | None, str, RungVerdict | None]:
         """The immutable preview from the real arguments, and the version of the resource that it shows."""
@@ -183,6 +199,10 @@ class Rungs:
             "arguments": asked.decoded(),
             "cost_micros": asked.cost_micros,
         }
+        if self.tainted_by:
+            shown["tainted_by"] = [
+                {"tool": one.tool, "call": one.call, "run": one.run} for one in self.tainted_by
+            ]
         version = ""
         try:
             if spec.version_of is not None:

@@ -37,6 +37,8 @@ BY_RUNG: Final[dict[e.Rung, DeviationClass]] = {
     "check": "semantic",
     "authorisation": "authorisation",
     "policy": "authorisation",
+    "taint": "authorisation",
+    "guardrail": "semantic",
     "switch": "authorisation",
     "limits": "termination",
     "ledger": "semantic",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..runtime import events as e
+from ..runtime.taint import Sources
 
 _CUT = "..."
 
@@ -67,7 +68,8 @@ def _run_words(
 ) -> str:
     match event:
         case e.RunStarted():
-            return f"{event.agent} for {event.principal}: {event.input}"
+            head = f"{event.agent} for {event.principal}"
+            return f"{_joined(head, tainted_by=_sources(event.tainted_by))}: {event.input}"
         case e.RunResumed():
             return _joined(f"epoch {event.epoch}, {event.cause}", by=event.by, host=event.host)
         case e.MessageReceived():
@@ -125,8 +127,16 @@ def _child_words(event: e.ChildReserved | e.ChildStarted | e.ChildToppedUp | e.C
             named = ", ".join(f"{one.run} {one.call} {one.tool}".rstrip() for one in event.unknown)
             more = f" and {event.unknown_more} more" if event.unknown_more else ""
             return _joined(
-                head, spent=_amounts(event.spent), effects=_amounts(event.effects), unknown=named + more
+                head,
+                spent=_amounts(event.spent),
+                effects=_amounts(event.effects),
+                unknown=named + more,
+                tainted_by=_sources(event.tainted_by),
             )
+
+
+def _sources(sources: Sources) -> str:
+    return " ".join(one.tool for one in sources)
 
 
 def _amounts(named: dict[str, int]) -> str:

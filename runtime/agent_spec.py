@@ -18,6 +18,7 @@ from .schema import normalise_schema
 from .schema_lint import close_root
 from .stage_definition import StageDefinition
 from .stage_spec import Stage, names_in_stages, stages_from
+from .taint import AfterUntrusted, Trust
 from .tool_definition import ApprovalRule, ToolDefinition, is_tool_name
 from .tool_rules import refuse_contradictions
 from .tool_spec import ToolSpec, tool_spec
@@ -52,6 +53,8 @@ def agent(
     params: dict[str, Any] | None = None,
     result_bytes_max: int = RESULT_BYTES_MAX,
     version: str = "1",
+    trust: Trust = "undeclared",
+    after_untrusted: AfterUntrusted = "policy",
 ) -> ToolSpec:
     """Declare an agent: a tool whose call is a child run. Raises ``DeclarationError``.
 
@@ -63,7 +66,9 @@ def agent(
     its parts, each with some of ``tools``. ``on_stop``: "end" ends a child that stops, so
     that its parent goes on; "suspend" lets a stop that a person can lift wait for that person. ``params`` replaces the
     schema of the arguments, ``{"input": text}``; the child is then given them as JSON. ``result_bytes_max`` bounds the
-    child's answer as the parent's model sees it.
+    child's answer as the parent's model sees it. ``trust``: its answer is as tainted as its run was, unless the host vouches for
+    it ("trusted"): an agent without tools that act, whose goal and arguments bound what it can answer. ``after_untrusted`` as of
+    a tool.
     """
     names = _names(tools, name)
     made = AgentDefinition(
@@ -79,7 +84,18 @@ def agent(
         approval=approval,
     )
     schema = params if params is not None else _object({"input": dict(_INPUT)})
-    return _spec(name, description, (made,), schema, permissions, approval, result_bytes_max, version)
+    return _spec(
+        name,
+        description,
+        (made,),
+        schema,
+        permissions,
+        approval,
+        result_bytes_max,
+        version,
+        trust=trust,
+        after_untrusted=after_untrusted,
+    )
 
 
 def spawn(
@@ -124,6 +140,9 @@ def _spec(
     approval: ApprovalRule,
     result_bytes_max: int,
     version: str,
+    *,
+    trust: Trust = "undeclared",
+    after_untrusted: AfterUntrusted = "policy",
 ) -> ToolSpec:
     if not is_tool_name(name):
         raise DeclarationError("tool_name", "a name is [a-z][a-z0-9_]{0,63} in ASCII", path=ascii(name)[:80])
@@ -141,6 +160,8 @@ def _spec(
         max_attempts=1,
         kind="agent",
         agents=agents,
+        trust=trust,
+        after_untrusted=after_untrusted,
     )
     refuse_contradictions(definition, is_async=False)
     if result_bytes_max < RESULT_BYTES_LEAST:

@@ -27,6 +27,7 @@ from .order import OUT, may_start
 from .pins import Pins, encode_pins
 from .results import room_for_result
 from .state import EACH, METERED, UNKNOWN_BELOW_MAX, CallState, ChildState, State, run_name
+from .taint import seen_from
 from .top_ups import agent_of_call
 
 
@@ -132,6 +133,7 @@ def child_start(state: State, call: CallState) -> tuple[e.RunStarted, bytes]:
         dense=True,
         deadline_at_ms=child.deadline_at_ms,
         limits=limits_of_child(state, agent, child.granted, deadline_ms),
+        tainted_by=seen_from(state.untrusted, state.run_id),
     )
     return started, encoded
 
@@ -178,6 +180,7 @@ def ended_child(call: str, child: State) -> ChildEnded:
         effects=dict(effects),
         unknown=unknown[:UNKNOWN_BELOW_MAX],
         unknown_more=child.unknown_more + len(unknown[UNKNOWN_BELOW_MAX:]),
+        tainted_by=seen_from(child.untrusted, child.run_id),
     )
 
 
@@ -211,6 +214,7 @@ def ended(state: State, command: ChildEnded, now_ms: int) -> Decision:
         command.effects,
         command.unknown,
         command.unknown_more,
+        command.tainted_by,
     )
     completed = command.outcome == "completed"
     acted = bool(command.effects or command.unknown or command.unknown_more)

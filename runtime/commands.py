@@ -16,6 +16,7 @@ from .errors import CallerError
 from .events import Rung, RungVerdict, Source, UnknownBelow
 from .ledger import LedgerRow
 from .model import ModelTurn
+from .taint import TaintSource
 
 
 class Advance(msgspec.Struct, frozen=True, gc=False):
@@ -143,7 +144,7 @@ class ChildEnded(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What the child's own log says of its end: what it spent, how it ended, what it answered.
 
     ``spent`` is by the names of the lease. ``succeeded`` counts its bound successes by tool, and the effects of runs below it;
-    ``effects``, ``unknown`` and ``unknown_more`` as in ``child_settled``.
+    ``effects``, ``unknown``, ``unknown_more`` and ``tainted_by`` as in ``child_settled``.
     """
 
     call: str
@@ -155,6 +156,7 @@ class ChildEnded(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     effects: dict[str, int] = {}
     unknown: tuple[UnknownBelow, ...] = ()
     unknown_more: int = 0
+    tainted_by: tuple[TaintSource, ...] = ()
 
 
 class NothingLeft(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -16,6 +16,7 @@ from typing import Literal
 import msgspec
 
 from .model import Usage
+from .taint import TaintSource
 
 Verdict = Literal["allow", "deny", "unknown", "ask"]
 Rung = Literal[
@@ -25,6 +26,8 @@ Rung = Literal[
     "check",
     "authorisation",
     "policy",
+    "taint",
+    "guardrail",
     "switch",
     "limits",
     "ledger",
@@ -73,7 +76,8 @@ class RunStarted(Event, frozen=True, tag="run_started"):
     """The run exists. ``pins_sha256`` names the blob with everything that is fixed for the run (``pins.Pins``).
     ``dense``: it may share its host with many others; a hint for placement that decides nothing. ``deadline_at_ms``: a
     child's deadline is never after this, whenever it is created; 0 for a run without a parent. ``limits``: a child's, where
-    they differ from the pinned ones, by name and ``tool_calls_each.<tool>``; so children of one agent share their pins."""
+    they differ from the pinned ones, by name and ``tool_calls_each.<tool>``; so children of one agent share their pins.
+    ``tainted_by``: words of outsiders that this input was written under, or is."""
 
     run_id: str
     tenant: str
@@ -92,6 +96,7 @@ class RunStarted(Event, frozen=True, tag="run_started"):
     dense: bool = False
     deadline_at_ms: int = 0
     limits: dict[str, int] = {}
+    tainted_by: tuple[TaintSource, ...] = ()
 
 
 class RunResumed(Event, frozen=True, tag="run_resumed"):
@@ -431,7 +436,7 @@ class ChildSettled(Event, frozen=True, tag="child_settled"):
     """The lease is closed by what the child's own log says that it spent; the rest is free again. Its outcome is that of
     the ended child; ``call_executed`` follows in the same append. ``effects`` counts, by tool, what took effect in the child
     and below it; ``unknown`` names the first ``UNKNOWN_BELOW_MAX`` of which nobody knew at its end, ``unknown_more`` counts
-    the others."""
+    the others. ``tainted_by``: words of outsiders that the child's model had read."""
 
     call: str
     child_run: str
@@ -441,6 +446,7 @@ class ChildSettled(Event, frozen=True, tag="child_settled"):
     effects: dict[str, int] = {}
     unknown: tuple[UnknownBelow, ...] = ()
     unknown_more: int = 0
+    tainted_by: tuple[TaintSource, ...] = ()
 
 
 class StageEntered(Event, frozen=True, tag="stage_entered"):

@@ -32,6 +32,7 @@ from .state import (
     State,
     run_name,
 )
+from .taint import TaintSource, added
 from .transitions import CallPhase, next_call_phase, next_run_phase
 
 _encode_item = msgspec.msgpack.Encoder().encode
@@ -68,6 +69,7 @@ def begin(event: e.RunStarted, pins: Pins, at_ms: int) -> State:
         deadline_at_ms=_deadline(at_ms, limits.deadline_ms, event.deadline_at_ms),
         epoch=1,
         phase=next_run_phase("", "run_started"),
+        untrusted=event.tainted_by,
     )
     if pins.goal is not None:
         state.evidence = [0] * len(pins.goal.evidence)
@@ -616,22 +618,27 @@ def _result_bound(state: State, event: e.ResultBound, at_ms: int) -> None:
 
 def _content(state: State, call: CallState, event: e.ResultBound) -> bytes:
     if event.status == "ok":
+        trusted = state.tools[call.tool].trust == "trusted"
         result = call.result if call.result is not None else b"null"
         if event.replayed is not None:
             return replayed_content(
-                result, event.replayed.at_ms, arguments_differ=event.replayed.arguments_differ
+                result,
+                event.replayed.at_ms,
+                arguments_differ=event.replayed.arguments_differ,
+                trusted=trusted,
             )
         truncated = call.met is not None or call.artifact is not None
         source = call.source
         as_of = state.as_of if state.as_of and state.tools[call.tool].snapshot else ""
         if source is None and not as_of:
-            return ok_content(result, call.observed_at_ms, truncated=truncated)
+            return ok_content(result, call.observed_at_ms, truncated=truncated, trusted=trusted)
         return ok_content(
             result,
             (source and source.observed_at_ms) or call.observed_at_ms,
             truncated=truncated,
             source_version="" if source is None else source.version,
             as_of=as_of,
+            trusted=trusted,
         )
     data = None if call.child is None else call.result  # what an agent did that failed afterwards
     return error_content(event.code, event.safe_message, path=call.path, retryable=call.retryable, data=data)
@@ -716,10 +723,30 @@ def _close_turn(state: State) -> None:
         _append_item(
             state, ResultItem(surplus.call_id, surplus.provider_call_id, surplus.name, True, refused)
         )
+    for call in ordered:
+        if call.attempt or call.replayed:
+            _taint(state, call)
     counters = state.counters
     counters.idle_turns = 0 if state.turn_progress else counters.idle_turns + 1
     if state.unread:
         take_in(state)
+
+
+def _taint(state: State, call: CallState) -> None:
+    """From the next turn on the model has read this result: words of outsiders, unless its tool vouches for it. An agent's
+    is as tainted as its own run was."""
+    definition = state.tools[call.tool]
+    if definition.trust == "trusted":
+        return
+    if definition.kind == "agent":
+        for source in () if call.child is None else call.child.untrusted:
+            state.untrusted = added(state.untrusted, source)
+        return
+    for one in state.untrusted:
+        if one.tool == call.tool and one.declared == (definition.trust == "untrusted"):
+            return
+    source = TaintSource(call.tool, call.call, definition.trust == "untrusted")
+    state.untrusted = added(state.untrusted, source)
 
 
 # --- tree --------------------------------------------------------------------------------------------------------
@@ -752,7 +779,8 @@ def _child_topped_up(state: State, event: e.ChildToppedUp, at_ms: int) -> None:
 def _child_settled(state: State, event: e.ChildSettled, at_ms: int) -> None:
     call = _call(state, event.call, "child_settled")
     call.phase = next_call_phase(call.phase, "child_settled")
-    granted = child_of(call).granted
+    child = child_of(call)
+    granted, child.untrusted = child.granted, event.tainted_by
     for name in METERED:
         getattr(state.meters, name).settle(granted.get(name, 0), event.spent.get(name, 0))
     for name, set_aside in granted.items():

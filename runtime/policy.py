@@ -9,18 +9,20 @@ An exception, None or a time-out is unknown, and unknown denies after bounded re
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 
 from .canonical import JSON
 from .errors import DeclarationError
+from .taint import Sources, Taint
 
 PolicyAnswer = Literal["allow", "deny", "ask", "unknown"]
 
 
 class PolicyQuestion(msgspec.Struct, frozen=True, kw_only=True):
-    """What a policy may look at: never the conversation, never provider text."""
+    """What a policy may look at: never the conversation, never provider text. ``tainted_by``: the words of outsiders that the
+    model had read when it proposed the call, as far as the policy's rule counts them (``taint.counted``)."""
 
     tenant: str
     principal: str
@@ -31,6 +33,7 @@ class PolicyQuestion(msgspec.Struct, frozen=True, kw_only=True):
     arguments: Mapping[str, JSON]
     operation_id: str
     tool_calls_so_far: int
+    tainted_by: Sources = ()
 
 
 class PolicyDecision(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,6 +43,9 @@ class PolicyDecision(msgspec.Struct, frozen=True, kw_only=True):
     code: str = ""
     terminal: bool = False
 
+
+TAINT_DEFAULT: Final = Taint()
+"""Writes and irreversible calls need a person once the model has read what outsiders are declared to write."""
 
 ALLOW = PolicyDecision(answer="allow")
 ASK = PolicyDecision(answer="ask", code="needs_approval")
@@ -55,10 +61,12 @@ class Policy:
     """A named revision of rules.
 
     ``decide`` answers for one call. ``revision`` must change whenever the rules do: approvals given under another
-    revision are stale. ``separate_approver``: who asks may not approve. ``inline=False`` runs it in the executor.
+    revision are stale. ``separate_approver``: who asks may not approve. ``inline=False`` runs it in the executor. ``taint``: the
+    rule for calls of a model that has read words of outsiders, asked after ``decide`` (``taint.Taint``); None for none. It is
+    one of the rules that the revision stands for.
     """
 
-    __slots__ = ("decide", "inline", "revision", "separate_approver")
+    __slots__ = ("decide", "inline", "revision", "separate_approver", "taint")
 
     def __init__(
         self,
@@ -67,6 +75,7 @@ class Policy:
         revision: str = "default-1",
         separate_approver: bool = False,
         inline: bool = True,
+        taint: Taint | None = TAINT_DEFAULT,
     ) -> None:
         if not revision or len(revision) > 64 or not revision.isascii():
             raise DeclarationError("policy_revision", "1 to 64 ASCII characters", path="revision")
@@ -74,3 +83,4 @@ class Policy:
         self.revision = revision
         self.separate_approver = separate_approver
         self.inline = inline
+        self.taint = taint

@@ -2,8 +2,8 @@
 
 The projection is canonical JSON with sorted keys: ``as_of`` (the run's snapshot, of a tool that reads at it), ``code``,
 ``data``, ``message``, ``observed_at`` (ms: what the tool says, else store time), ``replayed``, ``source_version``, ``status``,
-``truncated``, ``trust``. Result data is always marked untrusted: it is something a far side said,
-never an instruction and never control.
+``truncated``, ``trust``. Result data is marked untrusted unless its tool declares that the host vouches for it: it is something a
+far side said, never an instruction and never control.
 """
 
 from __future__ import annotations
@@ -14,30 +14,40 @@ MESSAGE_CHARS_MAX = 512
 
 
 def ok_content(
-    result: bytes, observed_at_ms: int, *, truncated: bool, source_version: str = "", as_of: str = ""
+    result: bytes,
+    observed_at_ms: int,
+    *,
+    truncated: bool,
+    source_version: str = "",
+    as_of: str = "",
+    trusted: bool = False,
 ) -> bytes:
     """A success. ``result`` is canonical JSON already, so it is put in place as it is."""
     first = b'"as_of":%s,' % canonical_bytes(as_of) if as_of else b""
     version = b',"source_version":%s' % canonical_bytes(source_version) if source_version else b""
     middle = b',"truncated":true' if truncated else b""
-    return b'{%s"data":%s,"observed_at":%d%s,"status":"ok"%s,"trust":"untrusted"}' % (
+    return b'{%s"data":%s,"observed_at":%d%s,"status":"ok"%s,"trust":%s}' % (
         first,
         result,
         observed_at_ms,
         version,
         middle,
+        b'"trusted"' if trusted else b'"untrusted"',
     )
 
 
-def replayed_content(result: bytes, effect_at_ms: int, *, arguments_differ: bool) -> bytes:
+def replayed_content(
+    result: bytes, effect_at_ms: int, *, arguments_differ: bool, trusted: bool = False
+) -> bytes:
     """The recorded result of an effect that happened before. Tells the model that nothing ran now."""
     note = "this effect had already happened; its recorded result is returned and nothing ran now"
     if arguments_differ:
         note += "; incidental arguments differed and were not applied"
-    return b'{"data":%s,"message":%s,"observed_at":%d,"replayed":true,"status":"ok","trust":"untrusted"}' % (
+    return b'{"data":%s,"message":%s,"observed_at":%d,"replayed":true,"status":"ok","trust":%s}' % (
         result,
         canonical_bytes(note),
         effect_at_ms,
+        b'"trusted"' if trusted else b'"untrusted"',
     )
 
 

@@ -17,6 +17,8 @@ REFUSAL_TEXT = {
     "check": "the arguments were refused",
     "authorisation": DENIED,
     "policy": DENIED,
+    "taint": DENIED,
+    "guardrail": DENIED,
     "switch": DENIED,
     "preview": "no preview could be made; the action was not run",
     "limits": LIMIT_TEXT,

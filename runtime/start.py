@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from hashlib import sha256
+from typing import Literal
 
 import msgspec
 
 from . import events as e
 from .errors import DeclarationError
 from .pins import Pins, encode_pins
+from .taint import INPUT, TaintSource
 
 INPUT_BYTES_MAX = 1_048_576
 NAME_CHARS_MAX = 200
@@ -16,7 +18,7 @@ NAME_CHARS_MAX = 200
 
 class NewRunSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Who starts what, under which names. All names are 1 to 200 characters without control characters. ``dense``: the
-    run may share its host with many others."""
+    run may share its host with many others. ``input_trust``: whether outsiders wrote the input."""
 
     run_id: str
     input: str
@@ -29,6 +31,7 @@ class NewRunSpec(msgspec.Struct, frozen=True, kw_only=True):
     trace: str = ""
     on_stop: str = "suspend"
     dense: bool = False
+    input_trust: Literal["trusted", "untrusted"] = "trusted"
 
 
 def start_run(spec: NewRunSpec, pins: Pins) -> tuple[e.RunStarted, bytes, bytes]:
@@ -65,5 +68,6 @@ def start_run(spec: NewRunSpec, pins: Pins) -> tuple[e.RunStarted, bytes, bytes]
         trace=spec.trace,
         on_stop="end" if spec.on_stop == "end" else "suspend",
         dense=spec.dense,
+        tainted_by=() if spec.input_trust == "trusted" else (TaintSource(INPUT, "", True),),
     )
     return event, digest, encoded

@@ -15,6 +15,7 @@ from .events import Revisions, Source, UnknownBelow
 from .limits import LimitValues
 from .model import Item
 from .pins import Pins
+from .taint import Sources
 from .tool_definition import ToolDefinition
 from .transitions import CallPhase, RunPhase
 
@@ -57,6 +58,8 @@ class ChildState(msgspec.Struct, gc=False):
     granted: dict[str, int]
     deadline_at_ms: int
     started: bool = False
+    untrusted: Sources = ()
+    """What the child's model had read of outsiders, as of its end."""
 
 
 class CallState(msgspec.Struct, gc=False):
@@ -274,6 +277,8 @@ class State(msgspec.Struct):
     unknown_below: tuple[UnknownBelow, ...] = ()
     """Unknown effects of those; at most ``UNKNOWN_BELOW_MAX``, and ``unknown_more`` beyond."""
     unknown_more: int = 0
+    untrusted: Sources = ()
+    """What of outsiders the model has read by now; see ``taint``."""
     commands: dict[str, int] = {}
     """Accepted outside commands: command id -> seq of its event."""
     command_digests: dict[str, bytes] = {}

@@ -10,6 +10,7 @@ import msgspec
 
 from .agent_definition import AgentDefinition
 from .canonical import JSON, canonical_bytes, sha256
+from .taint import AfterUntrusted, Trust
 
 if TYPE_CHECKING:
     from .schema import Validator
@@ -47,7 +48,13 @@ DEFINITION_HASH_FIELDS: Final = (
 )
 """What a model or an approver relies on. Timeouts, pools, sizes and the handler's revision may change in flight."""
 
-DEFINITION_HASH_FIELDS_IF_SET: Final = ("snapshot", "same_version", "same_version_in")
+DEFINITION_HASH_FIELDS_IF_SET: Final = (
+    "snapshot",
+    "same_version",
+    "same_version_in",
+    "trust",
+    "after_untrusted",
+)
 """Hashed too where they aren't the default."""
 
 _IF_USED: Final = frozenset({"stages"})
@@ -104,6 +111,8 @@ class ToolDefinition(msgspec.Struct, frozen=True, kw_only=True, dict=True, forbi
     snapshot: bool = False
     same_version: str = ""
     same_version_in: Literal["turn", "run"] = "turn"
+    trust: Trust = "undeclared"
+    after_untrusted: AfterUntrusted = "policy"
 
     @property
     def is_effect(self) -> bool:

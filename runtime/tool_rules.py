@@ -6,6 +6,7 @@ from typing import Final, cast, get_args
 
 from .canonical import CanonicalRefused
 from .errors import DeclarationError, IrreversibleNeedsKey
+from .taint import refuse_words
 from .tool_definition import ApprovalRule, FarSide, Fence, Risk, ToolDefinition
 
 TIMEOUT_MS_MAX: Final = 86_400_000
@@ -20,6 +21,7 @@ LABEL_CHARS_MAX: Final = 128
 def refuse_contradictions(definition: ToolDefinition, *, is_async: bool) -> None:
     """Raise `DeclarationError` for the first contradiction; `path` is the tool's name and the field."""
     _refuse_unknown_words(definition)
+    _refuse_trust(definition)
     _refuse_numbers(definition)
     _refuse_labels(definition)
     _refuse_group_scope(definition)
@@ -66,6 +68,12 @@ def _refuse_group_scope(definition: ToolDefinition) -> None:
         raise _refusal(definition, "same_version_in", "same_version_scope", 'of a group: "turn" or "run"')
     if type(cast(object, definition.snapshot)) is not bool:
         raise _refusal(definition, "snapshot", "not_a_bool", "True or False")
+
+
+def _refuse_trust(definition: ToolDefinition) -> None:
+    wrong = refuse_words(definition.trust, definition.after_untrusted)
+    if wrong:
+        raise _refusal(definition, wrong, f"unknown_{wrong}", "no such word")
 
 
 def _refuse_numbers(definition: ToolDefinition) -> None:

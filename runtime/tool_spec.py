@@ -29,6 +29,7 @@ from .errors import DeclarationError, ToolError
 from .observed import Observed
 from .schema import Schema, SchemaViolation, normalise_schema
 from .schema_lint import close_root
+from .taint import AfterUntrusted, Trust
 from .tool_definition import ApprovalRule, FarSide, Fence, KeyRule, Risk, ToolDefinition, is_tool_name
 from .tool_rules import refuse_contradictions
 
@@ -138,6 +139,8 @@ def tool(
     volatile: tuple[str, ...] = (),
     max_attempts: int = 3,
     approval: ApprovalRule = "policy",
+    trust: Trust = "undeclared",
+    after_untrusted: AfterUntrusted = "policy",
     query_authoritative: bool = False,
     fence: Fence = "none",
     check: Handler | None = None,
@@ -162,6 +165,9 @@ def tool(
     `timeout_ms`: of one attempt, 30,000 unless given, 50 for `quick` reads. `inline`: run in the host's own process
     (async, never blocking). `check_inline`: run `check`, `preview` and `version_of` there too, where they hold up every
     run of the host; by default they run on threads. `fence`: only "none"; "store" is refused until a store can do it.
+    `trust`: "untrusted" where outsiders write the results (pages, mails, search results), "trusted" where the host vouches
+    for them. `after_untrusted`: what becomes of this tool's calls once the model has read untrusted words, instead of what
+    the policy's rule says (docs/safety.md).
     `params` and `returns` replace the schemas that the annotations give. `handler_revision`:
     of the code; the `__version__` of its package unless given. `preview(arguments)` gives what a person is shown. It is
     made again right before the effect, and an approval of another preview is stale: it must depend on the arguments and
@@ -196,6 +202,8 @@ def tool(
         volatile=tuple(volatile),
         max_attempts=max_attempts,
         approval=approval,
+        trust=trust,
+        after_untrusted=after_untrusted,
         query_authoritative=query_authoritative,
         fence=fence,
         has_check=check is not None,

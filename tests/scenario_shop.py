@@ -67,6 +67,12 @@ class Shop:
             found: dict[str, Any] = {"items": [f"{q}-1"]}
             return {**found, "note": shop.note} if shop.note else found
 
+        @tool(risk="read", trust="untrusted")
+        async def read_mail(box: str) -> dict[str, Any]:
+            """Read the newest mail of a customer."""
+            shop.counts["read_mail", "requests"] += 1
+            return {"from": "customer", "text": shop.note}
+
         @tool(risk="read")
         async def get_order(order_id: str) -> dict[str, Any]:
             """Look up one order."""
@@ -123,6 +129,7 @@ class Shop:
 
         return [
             search,
+            read_mail,
             get_order,
             slow_report,
             place_order,

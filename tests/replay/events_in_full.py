@@ -10,10 +10,12 @@ import msgspec
 
 from boundloop.runtime import events as e
 from boundloop.runtime.model import Usage
+from boundloop.runtime.taint import TaintSource
 
 A, B, C, D = (bytes([number]) * 32 for number in (1, 2, 3, 4))
 UNDER = e.Revisions("p2", D, "1.2")
 SOURCE = e.Source("etag-7", 6_000)
+TAINT = (TaintSource("read_mail", "c1.0", True, "r0"),)
 VERDICTS = (e.RungVerdict("policy", "ask", "needs_approval", "p1"), e.RungVerdict("check", "allow"))
 
 EVENTS: tuple[e.AnyEvent, ...] = (
@@ -35,6 +37,7 @@ EVENTS: tuple[e.AnyEvent, ...] = (
         True,
         9,
         {"turns": 3},
+        TAINT,
     ),
     e.RunResumed(3, "host_died", "h1", "u", "cmd1", D),
     e.MessageReceived("user", "more", "cmd2", D, "bob"),
@@ -89,6 +92,7 @@ EVENTS: tuple[e.AnyEvent, ...] = (
         {"pay": 1},
         (e.UnknownBelow("r9", "c1.0", "ship"),),
         2,
+        TAINT,
     ),
     e.LeaseDenied("run:r0", ("turns",)),
     e.StageEntered("draft", "enquire", ("c1.0", "c2.1")),
