@@ -27,6 +27,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "inbox": (".cli_inbox:inbox", "What waits for a person."),
     "approve": (".cli_inbox:approve", "Approve one preview."),
     "reject": (".cli_inbox:reject", "Say no to one preview."),
+    "answer": (".cli_people:answer", "Answer one question."),
     "send": (".cli_people:send", "Say something to a run."),
     "call": (".cli_inbox:call", "Settle a call."),
     "cancel": (".cli_control:cancel", "End a run."),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import click
 
@@ -12,7 +12,7 @@ from ..runtime.commands import Approve, Reject, ResolveCall
 from ..runtime.errors import HistoryRefused, LogDamaged
 from .cli_output import DAMAGED, OK, Output, Refused
 from .cli_session import Session, approver, new_command_id, on_store, say_who_goes_on
-from .cli_text import quoted, safe_json, safe_text, shown_json, when
+from .cli_text import quoted, safe_json, safe_lines, safe_text, shown_json, when
 
 if TYPE_CHECKING:
     from ..eventstore.codec import Recorded
@@ -57,11 +57,13 @@ async def inbox(session: Session, root_id: str | None, tenant: str | None, limit
 
 def print_request(out: Output, row: InboxRow, *, store: str = "") -> None:
     """What a person is asked, with the real arguments. ``store`` is added to each command."""
-    asked = "Approval" if row.kind == "approval" else "Unknown effect"
     out.line(
-        f"{asked}: {safe_text(row.tool)} ({row.risk}), call {safe_text(row.call)} of run {safe_text(row.run_id)}"
+        f"{_TITLES[row.kind]}: {safe_text(row.tool)} ({row.risk}), call {safe_text(row.call)} of run {safe_text(row.run_id)}"
     )
     out.line(f"  asked by   {safe_text(row.requester)}, since {when(row.since_ms)}")
+    if row.kind == "question":
+        print_question(out, row, store=store)
+        return
     out.line(f"  arguments  {safe_json(shown_json(row.arguments))}")
     if row.kind == "approval":
         if row.preview not in (b"", b"{}"):
@@ -77,10 +79,25 @@ def print_request(out: Output, row: InboxRow, *, store: str = "") -> None:
     out.line()
 
 
+_TITLES: Final = {"approval": "Approval", "question": "Question", "unknown_effect": "Unknown effect"}
+
+
+def print_question(out: Output, row: InboxRow, *, store: str) -> None:
+    """The question's own words, each line of them marked as such: a model wrote them."""
+    for line in safe_lines(row.question):
+        out.line(f"  | {line}")
+    for number, choice in enumerate(row.choices, start=1):
+        out.line(f"  {number:>3}. {safe_text(choice)}")
+    out.line(f"  expires    {when(row.expires_at_ms)}")
+    out.line(f"  boundloop answer {row.question_id} {'--choice N' if row.choices else 'TEXT'}{store}")
+    out.line(f"  boundloop answer {row.question_id} --cannot{store}")
+    out.line()
+
+
 def _view(row: InboxRow) -> dict[str, Any]:
     return {
         "kind": row.kind,
-        "id": row.approval_id or f"{row.run_id}/{row.call}",
+        "id": row.decision_id or f"{row.run_id}/{row.call}",
         "approval": row.approval_id,
         "run": row.run_id,
         "call": row.call,
@@ -99,6 +116,8 @@ def _view(row: InboxRow) -> dict[str, Any]:
         "preview_sha256": row.preview_sha256.hex(),
         "arguments": shown_json(row.arguments),
         "preview": shown_json(row.preview) if row.preview else None,
+        "question": row.question,
+        "choices": list(row.choices),
     }
 
 
@@ -113,14 +132,14 @@ class _Asked(NamedTuple):
 async def _find(session: Session, name: str, command_id: str | None) -> _Asked:
     """By an approval id, or by a run that asks for exactly one approval. Raises ``Refused`` and, for a damaged run,
     ``HistoryRefused``."""
-    from ..eventstore.inbox import find_approval
+    from ..eventstore.inbox import find_asking
     from ..eventstore.reading import read_run
 
     wanted = ""
     run_id = name
     if _is_approval_id(name):
         wanted = name
-        found = await find_approval(session.store, name) or await _run_that_asked(session.store, name)
+        found = await find_asking(session.store, name) or await run_that_asked(session.store, name)
         if found is None:
             raise Refused("approval_not_found", "no run asks or asked for this approval", path=name)
         run_id = found
@@ -148,13 +167,13 @@ def _approvals_of(state: State) -> list[InboxRow]:
     return [row for row in inbox_rows(state) if row.kind == "approval"]
 
 
-async def _run_that_asked(store: EventStore, approval_id: str) -> str | None:
-    """The run whose log tells of this approval, of the latest ``LOGS_SEARCHED_MAX`` runs: it is open no more, so no
+async def run_that_asked(store: EventStore, decision_id: str) -> str | None:
+    """The run whose log tells of this approval or question, of the latest ``LOGS_SEARCHED_MAX`` runs: it is open no more, so no
     index row names it."""
     from ..eventstore.codec import full_body
     from ..eventstore.port import RunFilter
 
-    wanted = approval_id.encode()
+    wanted = decision_id.encode()
     for run in await store.runs(RunFilter(limit=LOGS_SEARCHED_MAX)):
         seq = 0
         while rows := await store.read(run.run_id, after_seq=seq):

@@ -59,6 +59,7 @@ _WHO: Final = {
 _REFUSED: Final = {
     "run_not_found": NOT_FOUND,
     "approval_not_found": NOT_FOUND,
+    "question_not_found": NOT_FOUND,
     "call_not_found": NOT_FOUND,
     "seq_range": NOT_FOUND,
     "max_turns": LIMIT,

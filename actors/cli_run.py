@@ -155,7 +155,9 @@ class _Following:
             for item in self.runtime.stream(self.run_id, after_seq=self.after_seq, until="rest"):
                 self._show(item)
             result = self.runtime.result(self.run_id)
-            if result.status != "waiting" or result.waiting_for.startswith(("approval:", "person:")):
+            if result.status != "waiting" or result.waiting_for.startswith(
+                ("approval:", "answer:", "person:")
+            ):
                 return result
             self.out.note(f"       waits for {safe_text(result.waiting_for)}")
             going_on = self.runtime.stream(self.run_id, after_seq=self.after_seq, until="stop")
@@ -215,9 +217,17 @@ def print_result(out: Output, result: Result, reference: str, url: str) -> None:
         )
         out.line(f"  {safe_json(shown_json(approval.preview.encode()))}")
         out.line(f"  boundloop approve {approval.approval_id} {where}")
+    for question in result.questions:
+        out.line(f"Question {question.question_id}, until {when(question.expires_at_ms)}:")
+        for line in safe_lines(question.question):
+            out.line("  " + line)
+        for number, choice in enumerate(question.choices, start=1):
+            out.line(f"  {number}. {safe_text(choice)}")
+        answer = "--choice N" if question.choices else "TEXT"
+        out.line(f"  boundloop answer {question.question_id} {answer} {where}")
     why = f"boundloop why {quoted(result.run_id)} {where}"
     resume = _resume_command(reference, result.run_id, url)
-    if result.approvals:
+    if result.approvals or result.questions:
         out.line(f"Then go on with: {resume}")
     elif result.resumable:
         out.line(f"What has to change first: {why}")

@@ -20,6 +20,7 @@ from ..runtime.commands import CommandAnswer, OutsideCommand
 from ..runtime.errors import DeclarationError, StoreError, StoreUrlError
 from ..runtime.policy import Policy
 from ..runtime.prices import PriceTable
+from ..runtime.question_tool import ask_user
 from ..runtime.state import State
 from ..runtime.toolbox import Toolbox
 from . import wishes
@@ -155,6 +156,22 @@ class AsyncRuntime:
         """As ``Runtime.send``."""
         return await self._command(run_id, wishes.send(text, by or self._embedded.principal))
 
+    async def answer(
+        self,
+        run_id: AnyRun,
+        question_id: str,
+        text: str = "",
+        *,
+        by: str,
+        cannot: bool = False,
+        stop: bool = False,
+        reason: str = "",
+    ) -> int:
+        """As ``Runtime.answer``."""
+        return await self._command(
+            run_id, wishes.answer(question_id, text, by, reason, cannot=cannot, stop=stop)
+        )
+
     async def raise_limits(
         self,
         run_id: AnyRun,
@@ -206,7 +223,7 @@ class Runtime:
     spec string. ``tools``: the application's whole toolbox; a run is offered the subset that it asks for and its
     principal is permitted. ``permissions``: of ``principal``, or a callable ``(tenant, principal) -> permissions`` that
     is asked again before every dispatch of an effect. ``groups``: concurrency limits by group name; a tool of a group or a
-    pool that isn't declared is refused. ``dependencies``:
+    pool that isn't declared is refused. ``questions``: the built-in tool ``ask_user`` is among the tools. ``dependencies``:
     what tools find in ``ctx.dependencies``. ``take_over``: end another owner of the file, after proof that it is the one
     named in the lock. ``clock``: store milliseconds, ``loop``: the event loop that this
     Runtime's thread runs; both for simulation and tests.
@@ -248,6 +265,7 @@ class Runtime:
         warm_actors: int = 1,
         dense_actors: int = 0,
         pools: Mapping[str, Pool] | None = None,
+        questions: bool = False,
     ) -> None:
         if not isinstance(store, str) and not hasattr(store, "append"):
             raise StoreUrlError(repr(store)[:200], "give a store's URL, or an open EventStore")
@@ -255,6 +273,8 @@ class Runtime:
         if adapter is not None and not hasattr(adapter, "request"):
             raise DeclarationError("model_type", "give a model's spec, or a ModelAdapter", path="model")
         toolbox = tools if isinstance(tools, Toolbox) else Toolbox(tools)
+        if questions and toolbox.get(ask_user.name) != ask_user:
+            toolbox = Toolbox([*toolbox.values(), ask_user])
         declared: Mapping[str, Pool] = {} if pools is None else pools
         refuse_bad_pools(declared, {} if groups is None else groups, toolbox)
         parts = Parts(
@@ -423,6 +443,23 @@ class Runtime:
         A stopped run keeps it until it is resumed. Returns the seq of the event. Raises ``CommandRefused`` (``run_ended``,
         ``run_ending``, ``max_messages``, ``message_empty``), ``RunNotFound``."""
         return self._call(self._embedded.command(_id(run_id), wishes.send(text, by or self.principal)))
+
+    def answer(
+        self,
+        run_id: AnyRun,
+        question_id: str,
+        text: str = "",
+        *,
+        by: str,
+        cannot: bool = False,
+        stop: bool = False,
+        reason: str = "",
+    ) -> int:
+        """A person's answer to a question of ``ask_user``: a text of at most 16 KiB, one of the choices if there are any; or
+        ``cannot``: nobody can answer, and with ``stop`` the run stops ``blocked`` (as it does where its goal needs an answer).
+        Raises ``CommandRefused`` (used, expired, not found, not a choice)."""
+        command = wishes.answer(question_id, text, by, reason, cannot=cannot, stop=stop)
+        return self._call(self._embedded.command(_id(run_id), command))
 
     def raise_limits(
         self,

@@ -689,7 +689,7 @@ def _waits_for_other(state: State) -> bool:
     if state.phase != "open_calls":
         return False
     return all(
-        call.phase in ("bound", "waiting_approval", "waiting_key", "waiting_child")
+        call.phase in ("bound", "waiting_approval", "waiting_answer", "waiting_key", "waiting_child")
         for call in state.calls.values()
         if call.open
     )

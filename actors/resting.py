@@ -10,10 +10,10 @@ from ..eventstore.family import asked_below
 from ..eventstore.history import load_run
 from ..eventstore.port import EventStore
 from ..runtime.state import State
-from .result import Approval, Result, result_of
+from .result import Approval, Question, Result, result_of
 
-APPROVALS_MAX: Final = 100
-"""Approvals of one tree that a result names; the inbox has them all."""
+ASKED_MAX: Final = 100
+"""Approvals, and questions, of one tree that a result names; the inbox has them all."""
 
 
 async def rested_result(store: EventStore, state: State) -> Result:
@@ -25,15 +25,19 @@ async def rested_result(store: EventStore, state: State) -> Result:
     asked = await asked_below(store, state)
     if not asked:
         return result
-    approvals: list[Approval] = []
+    approvals: list[Approval] = list(result.approvals)
+    questions: list[Question] = list(result.questions)
     for row in asked:
-        if len(approvals) < APPROVALS_MAX and row.index.waiting_for.startswith("approval:"):
-            below, _ = await load_run(store, row.run_id)
-            approvals += result_of(below).approvals
+        room = max(len(approvals), len(questions)) < ASKED_MAX
+        if room and row.index.waiting_for.startswith(("approval:", "answer:")):
+            below = result_of((await load_run(store, row.run_id))[0])
+            approvals += below.approvals
+            questions += below.questions
     first = asked[0]
     return msgspec.structs.replace(
         result,
         status="waiting",
         waiting_for=first.index.waiting_for or f"child:{first.run_id}",
-        approvals=tuple(approvals[:APPROVALS_MAX]),
+        approvals=tuple(approvals[:ASKED_MAX]),
+        questions=tuple(questions[:ASKED_MAX]),
     )

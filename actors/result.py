@@ -21,12 +21,23 @@ class Approval(msgspec.Struct, frozen=True, kw_only=True):
     expires_at_ms: int
 
 
+class Question(msgspec.Struct, frozen=True, kw_only=True):
+    """An open question to people, in which run. ``choices`` is empty where any text answers it."""
+
+    run_id: str
+    question_id: str
+    call: str
+    question: str
+    choices: tuple[str, ...]
+    expires_at_ms: int
+
+
 class Result(msgspec.Struct, frozen=True, kw_only=True):
     """One run at one moment.
 
     ``status`` is ``ended``, ``stopped`` (someone can lift it: ``resumable``), ``waiting`` (for what ``waiting_for``
     names) or ``running``; a run that waits for nothing but child runs is running, by them. Where all of those rest until a
-    person acts, whoever waits for the run is told ``waiting``, with the approvals below (``resting.rested_result``). ``outcome`` and ``reason`` are empty unless it ended or stopped. ``text`` is the final answer
+    person acts, whoever waits for the run is told ``waiting``, with the approvals and questions below (``resting.rested_result``). ``outcome`` and ``reason`` are empty unless it ended or stopped. ``text`` is the final answer
     of a completed run. ``spent`` and ``limits`` are per metered quantity; ``overrun`` only where usage passed a limit.
     """
 
@@ -46,6 +57,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     spent: dict[str, int]
     overrun: dict[str, int]
     seq: int
+    questions: tuple[Question, ...] = ()
 
     @property
     def completed(self) -> bool:
@@ -93,4 +105,16 @@ def result_of(state: State) -> Result:
         spent={name: meter.spent for name, meter in meters.items()},
         overrun={name: meter.overrun for name, meter in meters.items() if meter.overrun},
         seq=state.seq,
+        questions=tuple(
+            Question(
+                run_id=state.run_id,
+                question_id=call.question.question_id,
+                call=call.call,
+                question=call.question.question,
+                choices=call.question.choices,
+                expires_at_ms=call.question.expires_at_ms,
+            )
+            for call in state.calls.values()
+            if call.phase == "waiting_answer" and call.question is not None
+        ),
     )

@@ -9,6 +9,7 @@ from uuid import uuid4
 from ..eventstore.port import Switch
 from ..runtime.commands import (
     MESSAGE_BYTES_MAX,
+    Answer,
     Approve,
     Cancel,
     Close,
@@ -48,6 +49,18 @@ def close(by: str) -> Close:
 def send(text: str, by: str) -> Send:
     """Raises ``DeclarationError`` for what is no text of at most ``MESSAGE_BYTES_MAX`` bytes."""
     return Send(command_id=_command_id(), by=by, text=checked_text(text, "text", MESSAGE_BYTES_MAX))
+
+
+def answer(question_id: str, text: str, by: str, reason: str, *, cannot: bool, stop: bool) -> Answer:
+    return Answer(
+        command_id=_command_id(),
+        by=by,
+        question_id=question_id,
+        text=checked_text(text, "text", MESSAGE_BYTES_MAX),
+        cannot=cannot,
+        stop=stop,
+        reason=reason,
+    )
 
 
 def raise_limits(

@@ -45,6 +45,7 @@ BY_RUNG: Final[dict[e.Rung, DeviationClass]] = {
     "progress": "choice",
     "preview": "approval",
     "approval": "approval",
+    "answer": "approval",
     "definition": "execution",
     "execute": "execution",
     "result": "result",
@@ -108,6 +109,8 @@ def _judge(event: e.AnyEvent) -> tuple[DeviationClass, str, str, str] | None:
             return "approval", event.call, event.why, event.what
         case e.ApprovalDecided(decision="reject"):
             return "approval", event.call, "rejected", event.reason
+        case e.QuestionAnswered(result=None):
+            return "choice", event.call, "cannot_answer", event.reason
         case e.CallExecuted(outcome="succeeded"):
             return ("result", event.call, event.code, event.safe_message) if event.code else None
         case e.CallExecuted():

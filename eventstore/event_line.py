@@ -48,6 +48,8 @@ def _words(event: e.AnyEvent, chars_max: int) -> str:
             return _model_words(event)
         case e.ApprovalRequested() | e.ApprovalDecided() | e.ApprovalLapsed():
             return _approval_words(event, chars_max)
+        case e.QuestionAsked() | e.QuestionAnswered():
+            return _question_words(event, chars_max)
         case e.ChildReserved() | e.ChildStarted() | e.ChildToppedUp() | e.ChildSettled():
             return _child_words(event)
         case _:
@@ -112,6 +114,19 @@ def _approval_words(event: e.ApprovalRequested | e.ApprovalDecided | e.ApprovalL
             return _joined(f"{event.approval_id} {event.decision}", by=event.approver, reason=event.reason)
         case e.ApprovalLapsed():
             return _joined(f"{event.approval_id} {event.why}", what=event.what)
+
+
+def _question_words(event: e.QuestionAsked | e.QuestionAnswered, chars_max: int) -> str:
+    match event:
+        case e.QuestionAsked():
+            return _joined(f"{event.question_id}: {event.question}", choices=" / ".join(event.choices))
+        case e.QuestionAnswered(result=None):
+            stop = ", the run stops" if event.stop else ""
+            return _joined(f"{event.question_id} can't be answered{stop}", by=event.by, reason=event.reason)
+        case e.QuestionAnswered():
+            return _joined(
+                event.question_id, by=event.by, reason=event.reason, answer=shown(event.result, chars_max)
+            )
 
 
 def _child_words(event: e.ChildReserved | e.ChildStarted | e.ChildToppedUp | e.ChildSettled) -> str:

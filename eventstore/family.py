@@ -146,12 +146,12 @@ async def asked_below(store: EventStore, state: State) -> list[RunRow]:
             if waits.startswith("child:"):
                 child, _ = await load_run(store, row.run_id)
                 waiting.append(child)
-            elif waits.startswith(("approval:", "person:")) or row.index.status == "suspended":
+            elif waits.startswith(("approval:", "answer:", "person:")) or row.index.status == "suspended":
                 asked.append(row)
             else:
                 return []
     return asked
 
 
-_AT_REST = frozenset({"waiting_child", "waiting_approval"})
+_AT_REST = frozenset({"waiting_child", "waiting_approval", "waiting_answer"})
 """What a call waits at that only somebody else moves on."""

@@ -162,6 +162,14 @@ def _call_wait(state: State, call: CallState) -> Wait | None:
                 since_ms=call.approval.requested_at_ms,
                 until_ms=call.approval.expires_at_ms,
             )
+        case "waiting_answer" if call.question is not None:
+            return Wait(
+                on="person",
+                what=f"an answer to {call.question.question_id}: {call.question.question[:TEXT_CHARS_MAX]}",
+                call=call.call,
+                since_ms=call.question.asked_at_ms,
+                until_ms=call.question.expires_at_ms,
+            )
         case "waiting_key":
             return Wait(
                 on="key",

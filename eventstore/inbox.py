@@ -1,4 +1,5 @@
-"""What waits for a person: approvals with their previews, and effects of which nobody knows whether they happened."""
+"""What waits for a person: approvals with their previews, questions, and effects of which nobody knows whether they
+happened."""
 
 from __future__ import annotations
 
@@ -7,20 +8,21 @@ from typing import Literal
 import msgspec
 
 from ..runtime.errors import StoreError
-from ..runtime.state import CallState, State
+from ..runtime.state import ApprovalState, CallState, QuestionState, State
 from .forensics import unknown_effects
 from .history import PinsCache
 from .port import EventStore, RunFilter
 from .reading import read_run
 
 PAGE_RUNS = 100
+Kind = Literal["approval", "question", "unknown_effect"]
 
 
 class InboxRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One decision that is asked of a person. ``arguments``, ``preview`` are canonical JSON; ``preview`` is empty for
-    an unknown effect. ``requester`` may not decide where ``separate_approver`` is set. ``expires_at_ms`` 0: never."""
+    """One decision that is asked of a person. ``arguments``, ``preview`` are canonical JSON; ``preview`` is an approval's.
+    ``requester`` may not decide where ``separate_approver`` is set, but may answer. ``expires_at_ms`` 0: never."""
 
-    kind: Literal["approval", "unknown_effect"]
+    kind: Kind
     run_id: str
     tenant: str
     agent: str
@@ -40,6 +42,14 @@ class InboxRow(msgspec.Struct, frozen=True, kw_only=True):
     policy_revision: str = ""
     expires_at_ms: int = 0
     key: bytes = b""
+    question_id: str = ""
+    question: str = ""
+    choices: tuple[str, ...] = ()
+
+    @property
+    def decision_id(self) -> str:
+        """By which it is decided, where it has an id of its own."""
+        return self.approval_id or self.question_id
 
 
 class Inbox(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,21 +66,10 @@ def inbox_rows(state: State) -> tuple[InboxRow, ...]:
     rows: list[InboxRow] = []
     if state.live and not state.cancel_reason and not state.close_requested:
         for call in state.calls.values():
-            approval = call.approval
-            if call.phase != "waiting_approval" or approval is None or approval.decision:
-                continue
-            rows.append(
-                msgspec.structs.replace(
-                    _row(state, call, "approval", approval.requested_at_ms),
-                    approval_id=approval.approval_id,
-                    round=approval.round,
-                    preview=approval.preview,
-                    preview_sha256=approval.preview_sha256,
-                    resource_version=approval.resource_version,
-                    policy_revision=approval.policy_revision,
-                    expires_at_ms=approval.expires_at_ms,
-                )
-            )
+            if call.phase == "waiting_approval" and call.approval is not None and not call.approval.decision:
+                rows.append(_approval_row(state, call, call.approval))
+            elif call.phase == "waiting_answer" and call.question is not None:
+                rows.append(_question_row(state, call, call.question))
     for effect in unknown_effects(state):
         if effect.for_person:
             call = state.calls.get(effect.call) or state.unknown_calls[effect.call]
@@ -78,9 +77,30 @@ def inbox_rows(state: State) -> tuple[InboxRow, ...]:
     return tuple(rows)
 
 
-def _row(
-    state: State, call: CallState, kind: Literal["approval", "unknown_effect"], since_ms: int
-) -> InboxRow:
+def _approval_row(state: State, call: CallState, approval: ApprovalState) -> InboxRow:
+    return msgspec.structs.replace(
+        _row(state, call, "approval", approval.requested_at_ms),
+        approval_id=approval.approval_id,
+        round=approval.round,
+        preview=approval.preview,
+        preview_sha256=approval.preview_sha256,
+        resource_version=approval.resource_version,
+        policy_revision=approval.policy_revision,
+        expires_at_ms=approval.expires_at_ms,
+    )
+
+
+def _question_row(state: State, call: CallState, question: QuestionState) -> InboxRow:
+    return msgspec.structs.replace(
+        _row(state, call, "question", question.asked_at_ms),
+        question_id=question.question_id,
+        question=question.question,
+        choices=question.choices,
+        expires_at_ms=question.expires_at_ms,
+    )
+
+
+def _row(state: State, call: CallState, kind: Kind, since_ms: int) -> InboxRow:
     definition = state.tools.get(call.tool)
     return InboxRow(
         kind=kind,
@@ -126,10 +146,14 @@ async def gather_inbox(
     return Inbox(rows=tuple(rows[:limit]), truncated=len(rows) > limit, unread=tuple(unread))
 
 
+_ASKING = ("approval:", "answer:", "person:")
+"""What a run that asks a person waits for, by its index row."""
+
+
 async def _candidates(store: EventStore, tenant: str | None, root_id: str | None, limit: int) -> list[str]:
     """Runs whose index or whose ledger rows say that a person is asked for."""
     found: dict[str, None] = {}
-    for prefix in ("approval:", "person:"):
+    for prefix in _ASKING:
         after = ""
         while len(found) < limit:
             page = await store.runs(
@@ -154,25 +178,30 @@ async def _belongs(store: EventStore, run_id: str, root_id: str | None) -> bool:
     return row is not None and root_id in (row.root_id, row.run_id)
 
 
-async def find_approval(store: EventStore, approval_id: str) -> str | None:
-    """The run that asks for this approval; None if none does. The index shows one approval a run, so runs with
-    several are read."""
-    exact = await store.runs(RunFilter(waiting_for_prefix=f"approval:{approval_id}", limit=1))
-    if exact and exact[0].index.waiting_for == f"approval:{approval_id}":
-        return exact[0].run_id
-    after = ""
-    while page := await store.runs(RunFilter(waiting_for_prefix="approval:", after=after, limit=PAGE_RUNS)):
-        for row in page:
-            try:
-                read = await read_run(store, row.run_id)
-            except StoreError:
-                continue  # a run that can't be read can't be approved either
-            state = read.state
-            if (
-                state is not None
-                and not read.damage
-                and any(shown.approval_id == approval_id for shown in inbox_rows(state))
-            ):
-                return row.run_id
-        after = page[-1].run_id
+async def find_asking(store: EventStore, decision_id: str) -> str | None:
+    """The run that asks for this approval or this answer; None if none does. The index shows one of what a run waits for,
+    so runs that ask for several are read."""
+    for prefix in ("approval:", "answer:"):
+        wanted = f"{prefix}{decision_id}"
+        exact = await store.runs(RunFilter(waiting_for_prefix=wanted, limit=1))
+        if exact and exact[0].index.waiting_for == wanted:
+            return exact[0].run_id
+    for prefix in ("approval:", "answer:"):
+        after = ""
+        while page := await store.runs(RunFilter(waiting_for_prefix=prefix, after=after, limit=PAGE_RUNS)):
+            for row in page:
+                if await _asks_for(store, row.run_id, decision_id):
+                    return row.run_id
+            after = page[-1].run_id
     return None
+
+
+async def _asks_for(store: EventStore, run_id: str, decision_id: str) -> bool:
+    try:
+        read = await read_run(store, run_id)
+    except StoreError:
+        return False  # in a run that can't be read nothing can be decided either
+    state = read.state
+    if state is None or read.damage:
+        return False
+    return any(shown.decision_id == decision_id for shown in inbox_rows(state))

@@ -9,6 +9,7 @@ from typing import Final
 
 from ..runtime.commands import (
     Advance,
+    Answer,
     Approve,
     Close,
     OutsideCommand,
@@ -18,7 +19,7 @@ from ..runtime.commands import (
     Resume,
 )
 from ..runtime.decide import decide
-from ..runtime.state import METERED, State
+from ..runtime.state import METERED, QuestionState, State
 
 _RAISE: Final[dict[str, tuple[str, ...]]] = {
     "max_turns": ("turns", "model_attempts"),
@@ -47,6 +48,9 @@ def next_commands(state: State, unknown: Iterable[str], now_ms: int) -> Iterator
             yield f"boundloop approve {name}"
         if _accepted(state, Reject(command_id=_TRIAL, by=_SOMEBODY, approval_id=name), now_ms):
             yield f"boundloop reject {name} --reason TEXT"
+    for call in state.calls.values():
+        if call.question is not None:
+            yield from _answers(state, call.question, now_ms)
     for name in unknown:
         settle = ResolveCall(command_id=_TRIAL, by=_SOMEBODY, call=name, outcome="absent")
         if _accepted(state, settle, now_ms):
@@ -61,6 +65,14 @@ def next_commands(state: State, unknown: Iterable[str], now_ms: int) -> Iterator
                 yield f"boundloop why {quote(call.holder_run)}"
             elif call.phase == "waiting_child" and call.child is not None and call.child.started:
                 yield f"boundloop why {quote(call.child.run_id)}"
+
+
+def _answers(state: State, question: QuestionState, now_ms: int) -> Iterator[str]:
+    name = question.question_id
+    text = question.choices[0] if question.choices else _TRIAL
+    if _accepted(state, Answer(command_id=_TRIAL, by=_SOMEBODY, question_id=name, text=text), now_ms):
+        yield f"boundloop answer {name} {'--choice N' if question.choices else 'TEXT'}"
+        yield f"boundloop answer {name} --cannot"
 
 
 def _lift(state: State, run: str, now_ms: int) -> Iterator[str]:

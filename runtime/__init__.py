@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from .observed import Observed
     from .policy import Policy, PolicyDecision, PolicyQuestion
     from .prices import FREE, Price, PriceTable
+    from .question_tool import ask_user
     from .stage_spec import Stage
     from .tool_spec import ToolSpec, tool
     from .toolbox import Toolbox
@@ -44,6 +45,7 @@ __all__ = [
     "ToolSpec",
     "Toolbox",
     "agent",
+    "ask_user",
     "spawn",
     "tool",
 ]
@@ -71,6 +73,7 @@ _HOME = {
     "ToolSpec": "tool_spec",
     "Toolbox": "toolbox",
     "agent": "agent_spec",
+    "ask_user": "question_tool",
     "spawn": "agent_spec",
     "tool": "tool_spec",
 }

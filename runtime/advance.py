@@ -8,6 +8,7 @@ crash loop, then the phase.
 from __future__ import annotations
 
 from . import events as e
+from . import questions
 from .approvals import expire
 from .children import is_agent, start_children
 from .decision import NOTHING, Decision, settle
@@ -82,6 +83,8 @@ def _call_due(state: State, call: CallState, now_ms: int) -> Decision:
             return Decision((bind_error(state, call, call.code, call.safe_message),))
         case "waiting_approval":
             return expire(state, call, now_ms)
+        case "waiting_answer":
+            return questions.expire(call, now_ms)
         case "checking":
             return _checking_due(state, call, now_ms)
         case "started":
@@ -105,6 +108,8 @@ def _checking_due(state: State, call: CallState, now_ms: int) -> Decision:
         short = limit_short(state, call)
         if short:
             return Decision((e.CallRejected(call.call, "limits", short, LIMIT_TEXT),))
+        if questions.is_question(state, call):
+            return questions.ask(state, call, now_ms)
         if is_agent(state, call):
             return start_children(state, call, now_ms)
         return start(state, call, now_ms, call.under)

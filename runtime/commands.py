@@ -230,6 +230,16 @@ class Send(Outside, frozen=True, kw_only=True, tag="send"):
     text: Message
 
 
+class Answer(Outside, frozen=True, kw_only=True, tag="answer"):
+    """Answer one question, by its id. ``cannot``: nobody can, and there is no text; ``stop`` then also stops the run."""
+
+    question_id: Name
+    text: Message = ""
+    cannot: bool = False
+    stop: bool = False
+    reason: Reason = ""
+
+
 class TopUpChild(Outside, frozen=True, kw_only=True, tag="top_up_child"):
     """A child run that is short of ``asked`` asks its parent for more. ``by`` is ``run:`` and the child's id."""
 
@@ -246,7 +256,17 @@ class RaiseLease(Outside, frozen=True, kw_only=True, tag="raise_lease"):
 
 
 OutsideCommand = (
-    Approve | Reject | Cancel | Resume | Close | RaiseLimits | ResolveCall | TopUpChild | RaiseLease | Send
+    Approve
+    | Reject
+    | Cancel
+    | Resume
+    | Close
+    | RaiseLimits
+    | ResolveCall
+    | TopUpChild
+    | RaiseLease
+    | Send
+    | Answer
 )
 Command = (
     Advance

@@ -18,6 +18,7 @@ from .canonical import canonical_bytes
 from .children import ended, opened
 from .commands import (
     Advance,
+    Answer,
     Approve,
     Cancel,
     ChecksDone,
@@ -49,6 +50,7 @@ from .errors import BugError, CallerError
 from .events import Commanded
 from .ladder import checks_done
 from .messages import send
+from .questions import answer
 from .state import State
 from .strict_json import parse_value
 from .takeover import take_over
@@ -126,4 +128,5 @@ _RULES: dict[type[Any], Rule] = {
     TopUpChild: top_up_child,
     RaiseLease: raise_lease,
     Send: send,
+    Answer: answer,
 }

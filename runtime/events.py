@@ -35,6 +35,7 @@ Rung = Literal[
     "preview",
     "approval",
     "definition",
+    "answer",
     "execute",
     "result",
 ]
@@ -301,6 +302,32 @@ class ApprovalLapsed(Event, frozen=True, tag="approval_lapsed"):
     what: str = ""
 
 
+class QuestionAsked(Event, frozen=True, tag="question_asked"):
+    """A call of the question tool is put to people. Only one of ``choices`` answers it, if there are any.
+    ``request_sha256`` as in ``call_started``: the answer is bound to it."""
+
+    call: str
+    question_id: str
+    question: str
+    choices: tuple[str, ...]
+    expires_at_ms: int
+    request_sha256: bytes
+
+
+class QuestionAnswered(Event, frozen=True, tag="question_answered"):
+    """A person's answer, single-use. ``result`` is canonical JSON; None: the person can't answer, and ``stop`` says that
+    the run isn't to go on without."""
+
+    call: str
+    question_id: str
+    result: bytes | None
+    by: str
+    reason: str = ""
+    stop: bool = False
+    command_id: str = ""
+    command_sha256: bytes = b""
+
+
 class CallWaiting(Event, frozen=True, tag="call_waiting"):
     """The key is held elsewhere: a durable wait, no process."""
 
@@ -485,6 +512,8 @@ AnyEvent = (
     | ApprovalRequested
     | ApprovalDecided
     | ApprovalLapsed
+    | QuestionAsked
+    | QuestionAnswered
     | CallWaiting
     | CallStarted
     | CallExecuted
@@ -505,6 +534,7 @@ Commanded = (
     | CancelRequested
     | CloseRequested
     | ApprovalDecided
+    | QuestionAnswered
     | CallReconciled
     | ChildToppedUp
 )

@@ -20,7 +20,7 @@ from .goal import Evidence
 from .limits import RAISABLE, LimitValues
 from .model import AssistantCall, AssistantItem, Item, NoteItem, ResultItem, UserItem
 from .pins import Pins, number_of_leave
-from .projection import error_content, ok_content, replayed_content
+from .projection import CANNOT_TEXT, answer_content, error_content, ok_content, replayed_content
 from .state import (
     EACH,
     METERED,
@@ -29,6 +29,7 @@ from .state import (
     CallState,
     ChildState,
     Meters,
+    QuestionState,
     State,
     run_name,
 )
@@ -394,13 +395,15 @@ def _call_rejected(state: State, event: e.CallRejected, at_ms: int) -> None:
     counters.calls_refused += 1
     if event.rung in ("known", "json", "schema"):
         counters.invalid_streak += 1
-    if event.rung not in ("progress", "limits", "definition"):
+    if event.rung not in ("progress", "limits", "definition", "answer"):
         counters.denials += 1
     if event.rung == "progress":
         state.stop_after_turn = state.stop_after_turn or "no_progress"
         state.stop_detail = state.stop_detail or f"{call.tool} was repeated without news"
     elif event.rung == "limits" and event.code in ("max_tool_calls", "budget_cost"):
         state.stop_after_turn = state.stop_after_turn or event.code
+    elif event.rung == "answer" and _needs(state, call.tool):
+        _block(state, f"{call.tool}: nobody answered in time")
     elif event.rung == "definition":
         state.stop_after_turn = state.stop_after_turn or "definition_changed"
         state.stop_detail = state.stop_detail or call.tool
@@ -469,13 +472,57 @@ def _approval_lapsed(state: State, event: e.ApprovalLapsed, at_ms: int) -> None:
     approval = _approval(call, event.approval_id)
     call.phase = next_call_phase(call.phase, "approval_lapsed")
     approval.decision = event.why
+    if event.why == "expired" and _needs(state, call.tool):
+        state.approval_expired_for = call.tool
+
+
+def _needs(state: State, tool: str) -> bool:
+    """Whether an open predicate of the goal, or of the stage, names this tool."""
     goal = state.pins.goal
-    if event.why == "expired":
-        needs = [] if goal is None else list(zip(goal.evidence, state.evidence, strict=True))
-        if state.pins.stages:
-            needs += zip(state.pins.stages[state.stage].leave, state.stage_evidence, strict=True)
-        if any(item.tool == call.tool and met < item.count for item, met in needs):
-            state.approval_expired_for = call.tool
+    needs = [] if goal is None else list(zip(goal.evidence, state.evidence, strict=True))
+    if state.pins.stages:
+        needs += zip(state.pins.stages[state.stage].leave, state.stage_evidence, strict=True)
+    return any(item.tool == tool and met < item.count for item, met in needs)
+
+
+def _question_asked(state: State, event: e.QuestionAsked, at_ms: int) -> None:
+    call = _call(state, event.call, "question_asked")
+    call.phase = next_call_phase(call.phase, "question_asked")
+    state.meters.tool_calls.settle(1, 1)
+    state.meters.call_attempts.spend(1)
+    call.attempt = 1
+    call.attempt_epoch = state.epoch
+    call.started_at_ms = at_ms
+    call.request_sha256 = event.request_sha256
+    call.question = QuestionState(
+        event.question_id, event.question, event.choices, at_ms, event.expires_at_ms
+    )
+
+
+def _question_answered(state: State, event: e.QuestionAnswered, at_ms: int) -> None:
+    call = _call(state, event.call, "question_answered")
+    if call.question is None or call.question.question_id != event.question_id:
+        raise BugError("question_unknown", f"{call.call} does not ask {event.question_id}", path=call.call)
+    call.phase = next_call_phase(call.phase, "question_answered")
+    call.observed_at_ms = at_ms
+    if event.result is not None:
+        call.outcome = "succeeded"
+        call.result, call.result_sha256 = event.result, sha256(event.result).digest()
+    else:
+        # Neither a failure of a tool nor a denial: what was asked isn't known to anybody.
+        call.outcome, call.rung, call.code = "cannot", "answer", "cannot_answer"
+        call.safe_message = CANNOT_TEXT + (f": {event.reason}" if event.reason else "")
+        if event.stop or _needs(state, call.tool):
+            _block(state, f"{call.tool}: nobody can answer {event.question_id}")
+    state.counters.idle_turns = 0
+    state.turn_progress = True
+    _remember(state, event)
+
+
+def _block(state: State, detail: str) -> None:
+    """The run stops after its turn, for what it needs and nobody has."""
+    if not state.stop_after_turn:
+        state.stop_after_turn, state.stop_detail = "blocked", detail
 
 
 def _call_waiting(state: State, event: e.CallWaiting, at_ms: int) -> None:
@@ -620,6 +667,8 @@ def _content(state: State, call: CallState, event: e.ResultBound) -> bytes:
     if event.status == "ok":
         trusted = state.tools[call.tool].trust == "trusted"
         result = call.result if call.result is not None else b"null"
+        if call.question is not None:
+            return answer_content(result, call.observed_at_ms)
         if event.replayed is not None:
             return replayed_content(
                 result,
@@ -869,6 +918,8 @@ _APPLY: dict[type[e.Event], Callable[[State, Any, int], None]] = {
     e.ApprovalRequested: _approval_requested,
     e.ApprovalDecided: _approval_decided,
     e.ApprovalLapsed: _approval_lapsed,
+    e.QuestionAsked: _question_asked,
+    e.QuestionAnswered: _question_answered,
     e.CallWaiting: _call_waiting,
     e.CallStarted: _call_started,
     e.CallExecuted: _call_executed,

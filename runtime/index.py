@@ -35,7 +35,7 @@ def waiting_keys(state: State) -> tuple[bytes, ...]:
 
 
 def waiting_for(state: State) -> str:
-    """Whom or what the run waits for: a person's approval, an unknown effect, a key, a child run, a timer; empty if for nobody."""
+    """Whom or what the run waits for: a person's approval or answer, an unknown effect, a key, a child run, a timer; empty if for nobody."""
     if state.phase == "suspended":
         return f"person:{state.detail}" if state.reason == "outcome_unknown" else ""
     if state.phase == "model_retry":
@@ -46,10 +46,12 @@ def waiting_for(state: State) -> str:
     for call in state.calls.values():
         if call.phase == "waiting_approval" and call.approval is not None:
             waits.append((0, f"approval:{call.approval.approval_id}"))
+        elif call.phase == "waiting_answer" and call.question is not None:
+            waits.append((1, f"answer:{call.question.question_id}"))
         elif call.phase == "waiting_key" and call.key is not None:
-            waits.append((1, f"key:{call.key.hex()}"))
+            waits.append((2, f"key:{call.key.hex()}"))
         elif call.phase == "waiting_child" and call.child is not None:
-            waits.append((2, f"child:{call.child.run_id}"))
+            waits.append((3, f"child:{call.child.run_id}"))
         elif call.phase in ("reconciling", "executed"):
-            waits.append((3, "timer"))
+            waits.append((4, "timer"))
     return min(waits)[1] if waits else ""

@@ -81,7 +81,7 @@ class RunIndex(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The derived row that lists and timers read; rebuilt from the log at any time, never trusted over it.
 
     ``wake_at_ms`` is store time in milliseconds; None means no timer. ``waiting_for`` is empty or one of
-    ``approval:<id>``, ``key:<hex>``, ``child:<run id>``, ``timer``, ``person:<call id>`` (an unknown effect), the first that applies.
+    ``approval:<id>``, ``answer:<question id>``, ``key:<hex>``, ``child:<run id>``, ``timer``, ``person:<call id>`` (an unknown effect), the first that applies.
     ``waiting_keys``: every ledger key that a call of the run waits for, in order, also where ``waiting_for`` names
     something else; a settlement of any of them wakes the run.
     """

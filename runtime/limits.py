@@ -101,6 +101,7 @@ class LimitValues(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     corrective_turns: int = 1
     approval_rounds: int = 3
     approval_ms: int = 86_400_000
+    answer_ms: int = 86_400_000
     children: int = 16
     depth: int = 4
     messages: int = 100

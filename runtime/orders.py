@@ -224,6 +224,8 @@ def _call_wakes_at(state: State, call: CallState) -> int | None:
         and approval.decision in ("", "approve")
     ):
         return approval.expires_at_ms
+    if call.phase == "waiting_answer" and call.question is not None:
+        return call.question.expires_at_ms
     if call.phase == "executed" and call.retry_at_ms:
         return call.retry_at_ms
     if call.phase == "started":
@@ -242,6 +244,7 @@ ShownPhase = Literal[
     "validating",
     "executing",
     "waiting_approval",
+    "waiting_answer",
     "waiting_key",
     "waiting_child",
     "reconciling",
@@ -276,12 +279,14 @@ def _shown_calls(state: State) -> ShownPhase:
     phases = {call.phase for call in state.calls.values()}
     if "started" in phases:
         return "executing"
-    if "waiting_child" in phases and not phases & {"proposed", "waiting_approval"}:
+    if "waiting_child" in phases and not phases & {"proposed", "waiting_approval", "waiting_answer"}:
         return "waiting_child"
     if phases & {"proposed", "checking"}:
         return "validating"
     if "waiting_approval" in phases:
         return "waiting_approval"
+    if "waiting_answer" in phases:
+        return "waiting_answer"
     if "waiting_key" in phases:
         return "waiting_key"
     if "reconciling" in phases:

@@ -3,7 +3,7 @@
 The projection is canonical JSON with sorted keys: ``as_of`` (the run's snapshot, of a tool that reads at it), ``code``,
 ``data``, ``message``, ``observed_at`` (ms: what the tool says, else store time), ``replayed``, ``source_version``, ``status``,
 ``truncated``, ``trust``. Result data is marked untrusted unless its tool declares that the host vouches for it: it is something a
-far side said, never an instruction and never control.
+far side said, never an instruction and never control. What a person answered to a question is a ``person``'s word.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 from .canonical import JSON, canonical_bytes, decode_canonical
 
 MESSAGE_CHARS_MAX = 512
+CANNOT_TEXT = "nobody can answer this"
 
 
 def ok_content(
@@ -34,6 +35,11 @@ def ok_content(
         middle,
         b'"trusted"' if trusted else b'"untrusted"',
     )
+
+
+def answer_content(result: bytes, answered_at_ms: int) -> bytes:
+    """A person's answer to a question: what a person said, to be trusted as the run's other user messages are."""
+    return b'{"data":%s,"observed_at":%d,"status":"ok","trust":"person"}' % (result, answered_at_ms)
 
 
 def replayed_content(

@@ -50,6 +50,16 @@ class ApprovalState(msgspec.Struct, gc=False):
     reason: str = ""
 
 
+class QuestionState(msgspec.Struct, gc=False):
+    """The question that a call puts to people."""
+
+    question_id: str
+    question: str
+    choices: tuple[str, ...]
+    asked_at_ms: int
+    expires_at_ms: int
+
+
 class ChildState(msgspec.Struct, gc=False):
     """The child run that a call waits for, and its lease."""
 
@@ -121,6 +131,8 @@ class CallState(msgspec.Struct, gc=False):
     content: bytes = b""
     # a call of an agent
     child: ChildState | None = None
+    # a call of the question tool
+    question: QuestionState | None = None
 
     @property
     def open(self) -> bool:

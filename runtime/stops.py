@@ -157,7 +157,7 @@ _RUN_STOPPING: Final = ("run_stopping", "another action of this turn ended the r
 def _close_call(state: State, call: CallState, now_ms: int, why: str) -> Decision:
     code, text = _RUN_STOPPING if why == ending(state) else _CLOSED.get(why, _CANCELLED)
     phase = call.phase
-    if phase in ("proposed", "checking", "waiting_approval", "waiting_key"):
+    if phase in ("proposed", "checking", "waiting_approval", "waiting_answer", "waiting_key"):
         return _refuse_open(state, call, code, text)
     if phase == "rejected":
         return Decision((bind_error(state, call, call.code, call.safe_message),))

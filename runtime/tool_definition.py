@@ -19,7 +19,7 @@ Risk: TypeAlias = Literal["read", "write", "irreversible"]
 FarSide: TypeAlias = Literal["none", "natural", "keyed", "queryable"]
 ApprovalRule: TypeAlias = Literal["policy", "always", "never"]
 Fence: TypeAlias = Literal["none", "store"]
-ToolKind: TypeAlias = Literal["tool", "agent"]
+ToolKind: TypeAlias = Literal["tool", "agent", "question"]
 KeyRule: TypeAlias = "tuple[str, ...] | Literal['arguments', 'call'] | None"
 
 _tool_name = re.compile(r"[a-z][a-z0-9_]{0,63}").fullmatch
@@ -73,7 +73,7 @@ class ToolDefinition(msgspec.Struct, frozen=True, kw_only=True, dict=True, forbi
 
     `parameters` and `result` are closed, linted JSON Schemas. `cost_micros` is the cost of one attempt in
     micro-units of the run's currency. `key` is `None` exactly for reads. A call of an `agent` starts a child run of one of
-    `agents`, by its argument `agent` where there are several. A tool that isn't `offered` to the run is there for its agents.
+    `agents`, by its argument `agent` where there are several; one of a `question` is put to people. A tool that isn't `offered` to the run is there for its agents.
     """
 
     name: str

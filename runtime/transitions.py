@@ -30,6 +30,7 @@ CallPhase = Literal[
     "proposed",
     "checking",
     "waiting_approval",
+    "waiting_answer",
     "waiting_key",
     "started",
     "waiting_child",
@@ -54,6 +55,8 @@ _CALL_EVENTS: Final = (
     "approval_requested",
     "approval_decided",
     "approval_lapsed",
+    "question_asked",
+    "question_answered",
     "call_waiting",
     "call_started",
     "call_executed",
@@ -145,6 +148,10 @@ CALL: Final[CallTable] = {
     ("checking", "result_bound"): ("bound",),
     ("waiting_approval", "approval_decided"): ("checking",),
     ("waiting_approval", "approval_lapsed"): ("checking",),
+    # A call of the question tool: what a person says is its result, and it lapses as a refusal.
+    ("checking", "question_asked"): ("waiting_answer",),
+    ("waiting_answer", "question_answered"): ("executed",),
+    ("waiting_answer", "call_rejected"): ("rejected",),
     # Found stale at commit, after it was given.
     ("checking", "approval_lapsed"): ("checking",),
     ("waiting_key", "call_waiting"): ("waiting_key",),

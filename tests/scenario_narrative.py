@@ -129,6 +129,13 @@ WORDS: dict[type[e.Event], Words] = {
         f"{x.call} {x.approval_id} {x.decision} " + _some(by=x.approver, reason=x.reason)
     ),
     e.ApprovalLapsed: lambda x, t: f"{x.call} {x.approval_id} " + _some(why=x.why, what=x.what),
+    e.QuestionAsked: lambda x, t: (
+        f"{x.call} {x.question_id} "
+        + _some(question=x.question, choices="|".join(x.choices), expires_at=_at(x.expires_at_ms, t))
+    ),
+    e.QuestionAnswered: lambda x, t: (
+        f"{x.call} {x.question_id} " + _some(by=x.by, result=_text(x.result), reason=x.reason, stop=x.stop)
+    ),
     e.CallWaiting: lambda x, t: f"{x.call} {x.why} holder={x.holder_run}/{x.holder_call}",
     e.CallStarted: lambda x, t: (
         f"{x.call} attempt={x.attempt} "

@@ -12,7 +12,7 @@ from boundloop.eventstore.deviation import BY_RUNG, CLASSES
 from boundloop.eventstore.event_line import event_line
 from boundloop.eventstore.forensics import Why, timeline, why
 from boundloop.eventstore.history import fold_to, load_run
-from boundloop.eventstore.inbox import find_approval, gather_inbox
+from boundloop.eventstore.inbox import find_asking, gather_inbox
 from boundloop.eventstore.memory import MemoryStore
 from boundloop.runtime.commands import Approve, Cancel, Close, Reject
 from boundloop.runtime.errors import CallerError, HistoryRefused, LogDamaged, RunNotFound
@@ -276,11 +276,11 @@ async def test_a_decided_approval_leaves_the_inbox() -> None:
     store = MemoryStore()
     run = await asking(store, "r1")
     approval = approval_of(run)
-    assert await find_approval(store, approval) == "r1"
+    assert await find_asking(store, approval) == "r1"
     run.put(Approve(command_id="k", by="x", approval_id=approval))
     await run.append()
     assert (await gather_inbox(store)).rows == ()
-    assert await find_approval(store, approval) is None
+    assert await find_asking(store, approval) is None
 
 
 async def test_two_approvals_of_one_run_are_both_found() -> None:
@@ -293,8 +293,8 @@ async def test_two_approvals_of_one_run_are_both_found() -> None:
     rows = (await gather_inbox(store)).rows
     assert {row.call for row in rows} == {"c1.0", "c1.1"}
     for row in rows:
-        assert await find_approval(store, row.approval_id) == "r1"
-    assert await find_approval(store, "ap_") is None
+        assert await find_asking(store, row.approval_id) == "r1"
+    assert await find_asking(store, "ap_") is None
 
 
 async def test_a_run_that_can_not_be_read_does_not_hide_the_others() -> None:

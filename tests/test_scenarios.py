@@ -105,6 +105,7 @@ class World:
         self.shop = Shop()
         self.store = MemoryStore(clock=lambda: START_MS + self.loop.now_ms)
         self.rules: dict[str, str] = {}
+        self.questions = False
         self.model: ScriptedModel | None = None
         self.runtime: Runtime | None = None
         self.shown: dict[str, int] = {}
@@ -182,6 +183,7 @@ class World:
                 policy=Policy(self.decide, revision="scenario-1"),
                 principal="ann",
                 loop=self.loop,
+                questions=self.questions,
             )
         return self.runtime
 
@@ -193,6 +195,9 @@ class World:
 
     def do_policy(self, word: str, *tools: str) -> None:
         self.rules |= dict.fromkeys(tools, word)
+
+    def do_questions(self) -> None:
+        self.questions = True
 
     def do_shop(self, *modes: str) -> None:
         assert set(modes) <= set(MODES)
@@ -259,6 +264,12 @@ class World:
 
     def do_cancel(self, *, run: str = "r1") -> None:
         self.rt.cancel(run)
+
+    def do_answer(
+        self, text: str = "", *, run: str = "r1", by: str = "ann", cannot: str = "", stop: str = ""
+    ) -> None:
+        asked = next((one.question_id for one in self.rt.result(run).questions), "q_0")
+        self.rt.answer(run, asked, text, by=by, cannot=bool(cannot), stop=bool(stop))
 
     def do_send(self, text: str, *, run: str = "r1", by: str = "ann") -> None:
         self.rt.send(run, text, by=by)

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from boundloop.runtime.commands import (
+    Answer,
     Approve,
     Cancel,
     Close,
@@ -21,6 +22,7 @@ from boundloop.runtime.commands import (
 
 from .shop import pins
 from .spec import Run, call, given
+from .test_question_rules import WHICH, asked
 
 EVERY: list[OutsideCommand] = [
     Approve(command_id="1", by="u", approval_id="ap"),
@@ -31,6 +33,7 @@ EVERY: list[OutsideCommand] = [
     RaiseLimits(command_id="6", by="u", raised={"turns": 99}),
     ResolveCall(command_id="7", by="u", call="c1.0", outcome="applied", result="{}"),
     Send(command_id="8", by="u", text="in blue, please"),
+    Answer(command_id="9", by="u", question_id="q", text="blue"),
 ]
 
 
@@ -75,6 +78,9 @@ def accepted(command: type[OutsideCommand]) -> tuple[Run, OutsideCommand]:
         made = ResolveCall(command_id="once", by="u", call="c1.0", outcome="applied", result="{}")
     elif command is RaiseLimits:
         made = RaiseLimits(command_id="once", by="u", raised={"turns": 99, "tool_calls": 999})
+    elif command is Answer:
+        run = asked()
+        made = Answer(command_id="once", by="u", question_id=WHICH, text="blue")
     elif command is Send:
         made = Send(command_id="once", by="u", text="in blue, please")
     else:

@@ -72,6 +72,8 @@ EVENTS: tuple[e.AnyEvent, ...] = (
     e.ApprovalRequested("c1.0", "ap_1", 2, b'{"p":1}', A, B, C, "p1", "v1", 9_000),
     e.ApprovalDecided("c1.0", "ap_1", "reject", "boss", "no", "cmd6", D),
     e.ApprovalLapsed("c1.0", "ap_1", "stale", "definition"),
+    e.QuestionAsked("c1.0", "q_1", "which one?", ("a", "b"), 9_000, A),
+    e.QuestionAnswered("c1.0", "q_1", b'{"answer":"a"}', "bob", "why not", True, "cmd9", D),
     e.CallWaiting("c1.0", A, "r2", "c1.0", "in_flight"),
     e.CallStarted("c1.0", 2, 9_000, A, VERDICTS, UNDER),
     e.CallExecuted(
