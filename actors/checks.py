@@ -15,6 +15,7 @@ from ..runtime.agent_definition import AgentDefinition
 from ..runtime.agent_reach import agent_called
 from ..runtime.canonical import decode_canonical
 from ..runtime.commands import Admitted, ChecksDone, Refused
+from ..runtime.definitions import contract_kept, stricter_approval
 from ..runtime.events import RungVerdict
 from ..runtime.ladder import admit
 from ..runtime.ledger import LedgerRow
@@ -27,19 +28,6 @@ from ..runtime.toolbox import Toolbox
 from .executors import ToolExecutors
 from .rungs import Permissions, Rungs, RungsAnswered, RungsAsked, switched
 
-CONTRACT_FIELDS: Final = (
-    "name",
-    "effect_version",
-    "parameters",
-    "risk",
-    "key",
-    "incidental",
-    "far_side",
-    "kind",
-)
-"""What a definition must keep for a run in flight; a change of anything else only makes approvals stale."""
-
-_STRICTER: Final[tuple[ApprovalRule, ...]] = ("never", "policy", "always")
 _NOT_HERE: Final = RungsAnswered(verdicts=(RungVerdict("known", "deny", "tool_not_here"),))
 
 
@@ -113,13 +101,6 @@ async def run_beside(
         return about.done(_NOT_HERE)
     came = await executors.checked(about.rungs)
     return about.done(switched(came, about.scope()) if about.rungs.asked.acts else came)
-
-
-def contract_kept(pinned: ToolDefinition, present: ToolDefinition) -> bool:
-    """Whether a call that was validated under ``pinned`` means the same under ``present``."""
-    return pinned is present or all(
-        getattr(pinned, field) == getattr(present, field) for field in CONTRACT_FIELDS
-    )
 
 
 class Pass:
@@ -217,14 +198,10 @@ def _agents_called(
 
 def _approval(pinned: ToolDefinition, spec: ToolSpec, agents: tuple[AgentDefinition, ...]) -> ApprovalRule:
     """What was pinned, or what is stricter: since, or of the agent that is called."""
-    strictest = _stricter(pinned.approval, spec.definition.approval)
+    strictest = stricter_approval(pinned.approval, spec.definition.approval)
     for agent in agents:
-        strictest = _stricter(strictest, agent.approval)
+        strictest = stricter_approval(strictest, agent.approval)
     return strictest
-
-
-def _stricter(one: ApprovalRule, other: ApprovalRule) -> ApprovalRule:
-    return other if _STRICTER.index(other) > _STRICTER.index(one) else one
 
 
 def _needed(pinned: ToolDefinition, spec: ToolSpec, agents: tuple[AgentDefinition, ...]) -> tuple[str, ...]:

@@ -486,7 +486,10 @@ class RunDriver:
                     # Its intent and the end came in one step: it was never out, and stays so.
                     self._land(order, not_dispatched(order.call, order.attempt, "cancelled"))
                 case Execute():
-                    spec = self.around.gate.toolbox[state.calls[order.call].tool]
+                    spec = self.around.gate.toolbox.get(state.calls[order.call].tool)
+                    if spec is None:
+                        self._land(order, not_dispatched(order.call, order.attempt, "tool_not_here"))
+                        continue
                     self._out.execute(order, spec, self.around.executors, state, self._now(), self._reported)
                 case Query():
                     self._out.work(order, self._query(order))

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from ..adapters.port import ModelAdapter
+from ..runtime.definitions import DefinitionChange, changes, contract_kept
 from ..runtime.errors import ConflictError
 from ..runtime.pins import Pins
+from ..runtime.state import State
+from ..runtime.tool_definition import ToolDefinition
 from ..runtime.toolbox import Toolbox
-from .checks import contract_kept
 
 
 class Fit:
@@ -39,6 +41,16 @@ class Fit:
                     f"the tool {tool.name} has another contract than the run's, which {application} started"
                 )
         return ""
+
+
+def definition_changes(state: State, toolbox: Toolbox) -> tuple[DefinitionChange, ...]:
+    """What the application of this toolbox changes of a run's tools when it takes the run up."""
+
+    def present(name: str) -> ToolDefinition | None:
+        spec = toolbox.get(name)
+        return None if spec is None else spec.definition
+
+    return changes(state.tools, present)
 
 
 def other_application(run_id: str, why: str) -> ConflictError:

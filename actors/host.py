@@ -49,7 +49,7 @@ from .checks import Gate
 from .driver import RunDriver
 from .execution import Report
 from .executors import GRACE_MS, Executors, ToolExecutors
-from .fit import Fit, other_application
+from .fit import Fit, definition_changes, other_application
 from .watching import Watchers
 
 T = TypeVar("T")
@@ -604,7 +604,12 @@ class Host:
     def _resumed(self, state: State, answer: Acquired) -> RunDriver:
         driver = RunDriver(self, state, head=answer.head, epoch=answer.epoch)
         driver.post(
-            TakeOver(epoch=answer.epoch, host=self.host_id, cause="host_died" if answer.died else "woken")
+            TakeOver(
+                epoch=answer.epoch,
+                host=self.host_id,
+                cause="host_died" if answer.died else "woken",
+                definitions=definition_changes(state, self.gate.toolbox),
+            )
         )
         return driver
 

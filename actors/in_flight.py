@@ -13,6 +13,7 @@ from typing import Any
 from ..adapters.port import AttemptReset, ModelAdapter, Progress
 from ..runtime.canonical import decode_canonical
 from ..runtime.commands import Command, ModelReplied
+from ..runtime.definitions import tools_offered
 from ..runtime.model import ModelInput, ModelTurn
 from ..runtime.observed import version_to_read
 from ..runtime.orders import Execute, Order, RequestModel
@@ -104,7 +105,7 @@ class InFlight:
             model=state.pins.model,
             system=state.pins.system,
             items=state.items,
-            tools=state.pins.tools_offered(state.stage),
+            tools=tools_offered(state),
             output_tokens_max=state.limits.output_tokens_per_request,
             request_sha256=state.request_sha256,
         )

@@ -34,6 +34,7 @@ def _words(event: e.AnyEvent, chars_max: int) -> str:
         case (
             e.RunStarted()
             | e.RunResumed()
+            | e.DefinitionAdopted()
             | e.MessageReceived()
             | e.LimitsRaised()
             | e.CancelRequested()
@@ -59,6 +60,7 @@ def _words(event: e.AnyEvent, chars_max: int) -> str:
 def _run_words(
     event: e.RunStarted
     | e.RunResumed
+    | e.DefinitionAdopted
     | e.MessageReceived
     | e.LimitsRaised
     | e.CancelRequested
@@ -74,6 +76,13 @@ def _run_words(
             return f"{_joined(head, tainted_by=_sources(event.tainted_by))}: {event.input}"
         case e.RunResumed():
             return _joined(f"epoch {event.epoch}, {event.cause}", by=event.by, host=event.host)
+        case e.DefinitionAdopted():
+            was = f"{event.tool}: {event.was_sha256.hex()[:16]}"
+            return (
+                f"{was}, now {event.definition_sha256.hex()[:16]}"
+                if event.definition
+                else f"{was}, withdrawn"
+            )
         case e.MessageReceived():
             return f"{event.by or event.source}: {event.text}"
         case e.LimitsRaised():

@@ -15,6 +15,7 @@ from .decision import NOTHING, Decision, settle
 from .effects import LIMIT_TEXT, limit_short, needs_person, start
 from .limits import HOST_DEATHS_MAX
 from .order import may_start
+from .refusal import NOT_AVAILABLE
 from .results import bind_error, bind_executed
 from .stages import enter_next
 from .state import CallState, State
@@ -103,6 +104,8 @@ def _checking_due(state: State, call: CallState, now_ms: int) -> Decision:
             return expired
     if not may_start(state, call) or calls_held(state):
         return NOTHING
+    if not call.rechecked and not state.tools[call.tool].offered:
+        return Decision((e.CallRejected(call.call, "known", "unknown_tool", NOT_AVAILABLE),))
     # Verdicts of this very moment are the re-check; a plain read needs none. Everything else is checked again first.
     if not call.rechecked or (call.checked_seq == state.seq and call.attempt == 0):
         short = limit_short(state, call)
@@ -121,7 +124,7 @@ def _executed_due(state: State, call: CallState, now_ms: int) -> Decision:
         return bind_executed(state, call)
     if now_ms < call.retry_at_ms:
         return NOTHING
-    if limit_short(state, call):
+    if limit_short(state, call) or not state.tools[call.tool].offered:
         return bind_executed(state, call)
     # What is checked before each dispatch is checked before this one too (``pending_orders`` asks for it).
     return NOTHING if call.rechecked else start(state, call, now_ms, call.under)

@@ -12,6 +12,7 @@ from typing import Annotated, Final, Literal
 
 import msgspec
 
+from .definitions import DefinitionChange
 from .errors import CallerError
 from .events import Rung, RungVerdict, Source, UnknownBelow
 from .ledger import LedgerRow
@@ -24,11 +25,13 @@ class Advance(msgspec.Struct, frozen=True, gc=False):
 
 
 class TakeOver(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A host acquired the run under ``epoch``; intents of older epochs are closed in the same append."""
+    """A host acquired the run under ``epoch``; intents of older epochs are closed in the same append. ``definitions``: what
+    its application has otherwise of the run's tools."""
 
     epoch: int
     host: str
     cause: Literal["host_died", "woken", "command"]
+    definitions: tuple[DefinitionChange, ...] = ()
 
 
 class ModelReplied(msgspec.Struct, frozen=True, kw_only=True, gc=False):

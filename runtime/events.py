@@ -112,6 +112,17 @@ class RunResumed(Event, frozen=True, tag="run_resumed"):
     command_sha256: bytes = b""
 
 
+class DefinitionAdopted(Event, frozen=True, tag="definition_adopted"):
+    """From here on the run goes by another definition of this tool: that of the application which took it up. ``was_sha256``
+    and ``definition_sha256`` are definition hashes. ``definition`` is its JSON; empty, and so is its hash, where the
+    application has no such tool any more: it isn't offered until it is adopted again."""
+
+    tool: str
+    was_sha256: bytes
+    definition_sha256: bytes = b""
+    definition: bytes = b""
+
+
 class MessageReceived(Event, frozen=True, tag="message_received"):
     """Text for the history: by a person (``by``), or by the runtime (a corrective request). A person's text joins the
     history at the next place where it may stand (``fold.take_in``): never between a call and its result, nor while a
@@ -496,6 +507,7 @@ class LeaseDenied(Event, frozen=True, tag="lease_denied"):
 AnyEvent = (
     RunStarted
     | RunResumed
+    | DefinitionAdopted
     | MessageReceived
     | LimitsRaised
     | CancelRequested

@@ -15,6 +15,7 @@ import msgspec
 
 from . import events as e
 from .canonical import decode_canonical
+from .definitions import decode_definition, tools_offered
 from .errors import BugError, HistoryRefused
 from .goal import Evidence
 from .limits import RAISABLE, LimitValues
@@ -34,6 +35,7 @@ from .state import (
     run_name,
 )
 from .taint import TaintSource, added
+from .tool_definition import ToolDefinition
 from .transitions import CallPhase, next_call_phase, next_run_phase
 
 _encode_item = msgspec.msgpack.Encoder().encode
@@ -41,7 +43,7 @@ _encode_item = msgspec.msgpack.Encoder().encode
 
 def begin(event: e.RunStarted, pins: Pins, at_ms: int) -> State:
     """The state after ``run_started``, the first event of every log."""
-    request_head, request_head_bytes = pins_head(pins, 0)
+    request_head, request_head_bytes = pins_head(pins, pins.tools_offered(0))
     limits = with_lease(pins.limits, event.limits) if event.limits else pins.limits
     state = State(
         run_id=event.run_id,
@@ -94,10 +96,9 @@ def with_lease(limits: LimitValues, differing: Mapping[str, int]) -> LimitValues
     return msgspec.structs.replace(limits, **fields, tool_calls_each=each)
 
 
-def pins_head(pins: Pins, stage: int) -> tuple[bytes, int]:
-    """What every request of a stage has in common, hashed once: adapter, model, system text, tool definitions; and how many
-    bytes it counts for in the input bound."""
-    offered = pins.tools_offered(stage)
+def pins_head(pins: Pins, offered: tuple[ToolDefinition, ...]) -> tuple[bytes, int]:
+    """What every request has in common that offers these tools, hashed once: adapter, model, system text, tool definitions;
+    and how many bytes it counts for in the input bound."""
     head = (
         pins.api_family,
         pins.adapter_revision,
@@ -181,6 +182,20 @@ def _run_resumed(state: State, event: e.RunResumed, at_ms: int) -> None:
         # Attempts of a turn are counted on, so that a late answer to an old one is never taken for a new one's.
         state.model_attempts_before = state.model_attempt
     _remember(state, event)
+
+
+def _definition_adopted(state: State, event: e.DefinitionAdopted, at_ms: int) -> None:
+    known = state.tools.get(event.tool)
+    if known is None:
+        raise BugError("tool_unknown", f"{event.tool} is no tool of the run", path=event.tool)
+    if event.definition:
+        definition = decode_definition(event.definition, event.tool)
+    else:
+        definition = msgspec.structs.replace(known, offered=False)
+    state.phase = next_run_phase(state.phase, "definition_adopted")
+    state.tools = {**state.tools, event.tool: definition}
+    state.definitions = {**state.definitions, event.tool: event.definition_sha256}
+    state.request_head_sha256, state.request_head_bytes = pins_head(state.pins, tools_offered(state))
 
 
 def _message_received(state: State, event: e.MessageReceived, at_ms: int) -> None:
@@ -869,7 +884,7 @@ def _stage_entered(state: State, event: e.StageEntered, at_ms: int) -> None:
     state.stage = following
     state.stage_evidence = [0] * len(stages[following].leave)
     state.stage_calls = []
-    state.request_head_sha256, state.request_head_bytes = pins_head(state.pins, following)
+    state.request_head_sha256, state.request_head_bytes = pins_head(state.pins, tools_offered(state))
     state.turn_progress = True
     state.counters.idle_turns = 0
 
@@ -902,6 +917,7 @@ def _remember(state: State, event: e.Commanded) -> None:
 
 _APPLY: dict[type[e.Event], Callable[[State, Any, int], None]] = {
     e.RunResumed: _run_resumed,
+    e.DefinitionAdopted: _definition_adopted,
     e.MessageReceived: _message_received,
     e.LimitsRaised: _limits_raised,
     e.CancelRequested: _cancel_requested,

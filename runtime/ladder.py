@@ -23,12 +23,11 @@ from .errors import CallerError
 from .fold import repeat_key
 from .key_rows import by_row
 from .recheck import recheck_done
-from .refusal import REFUSAL_TEXT, first_refusal
+from .refusal import NOT_AVAILABLE, REFUSAL_TEXT, first_refusal
 from .state import CallState, State
 from .stops import ending
 from .strict_json import parse_object
 
-NOT_AVAILABLE = "this tool is not available here"
 NO_SNAPSHOT = "this tool reads at a fixed point in time, and none was set for this task"
 
 
@@ -38,7 +37,7 @@ def admit(state: State, call: CallState) -> tuple[Admitted, dict[str, JSON]] | R
     text that was cut to nothing doesn't get here: its turn isn't executable.)"""
     definition = state.tools.get(call.tool)
     stages = state.pins.stages
-    if definition is None or (stages and call.tool not in stages[call.stage].tools):
+    if definition is None or not definition.offered or (stages and call.tool not in stages[call.stage].tools):
         return Refused(rung="known", code="unknown_tool", safe_message=NOT_AVAILABLE)
     validator = definition.validator()
     try:

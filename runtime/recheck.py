@@ -22,7 +22,7 @@ from .effects import (
 )
 from .key_rows import abandoned, by_row, left_unknown, may_take_over
 from .order import may_start
-from .refusal import first_refusal
+from .refusal import NOT_AVAILABLE, first_refusal
 from .state import CallState, State
 from .stops import stop
 
@@ -35,6 +35,8 @@ def recheck_done(state: State, call: CallState, command: ChecksDone, now_ms: int
         return NOTHING
     if call.phase == "reconciling" and not resend_due(state, call, now_ms):
         return NOTHING
+    if not state.tools[call.tool].offered:
+        return _refuse(state, call, e.CallRejected(call.call, "known", "unknown_tool", NOT_AVAILABLE))
     if not command.contract_kept:
         # It is this call's turn, so no effect is running: the run can stop with its calls open.
         return stop(state, "definition_changed", call.tool)
@@ -95,9 +97,12 @@ def _approval_stands(state: State, call: CallState, command: ChecksDone, now_ms:
         if what:
             return ask_again(state, call, approval, what, command, now_ms)
         return None
-    if command.ask:
-        return request_approval(state, call, command, now_ms, round_=call.approval_rounds + 1)
-    return None
+    if not command.ask:
+        return None
+    if call.approval_rounds >= state.limits.approval_rounds:
+        # The last one lapsed when a definition was adopted.
+        return _refuse(state, call, e.CallRejected(call.call, "approval", "approval_stale", STALE_TEXT))
+    return request_approval(state, call, command, now_ms, round_=call.approval_rounds + 1)
 
 
 def _refuse(state: State, call: CallState, refusal: e.CallRejected) -> Decision:

@@ -10,6 +10,7 @@ from .commands import ChecksDone
 from .effects import LIMIT_TEXT
 from .state import CallState
 
+NOT_AVAILABLE = "this tool is not available here"
 DENIED = "this action is not permitted"
 UNKNOWN_CHECK = "a required check gave no answer; the action was not run"
 

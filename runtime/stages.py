@@ -62,5 +62,6 @@ def never_offered(state: State, needed: set[str]) -> str:
     for stage in ahead[1:]:
         wanted.update(asked.tool for asked in stage.leave)
     wanted |= tools_to_leave(state)
-    reach = {name for stage in ahead for name in stage.tools}.intersection(state.tools)
+    offered = {name for name, tool in state.tools.items() if tool.offered}
+    reach = {name for stage in ahead for name in stage.tools} & offered
     return min(wanted - reach, default="")

@@ -272,6 +272,8 @@ class State(msgspec.Struct):
     equal_results: dict[bytes, int] = {}
     result_pairs: dict[bytes, int] = {}
     results_seen: dict[bytes, int] = {}
+    definitions: dict[str, bytes] = {}
+    """Tools that go by an adopted definition, and its hash; empty for one that was withdrawn."""
     run_versions: dict[str, str] = {}
     """Groups of reads that have one source version in the whole run, and which one."""
     evidence: list[int] = []

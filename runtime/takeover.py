@@ -2,16 +2,18 @@
 
 An older epoch's intent is never dispatched by the new host. What it came to is not known here, so a read failed and
 may be tried again, an effect is unknown and goes through reconciliation, and a model request is lost with its
-reservation spent. After this append recovery is the ordinary path: fold, ``advance``, ``pending_orders``.
+reservation spent. Behind those facts stand the definitions of tools that the new host's application has otherwise. After this append recovery is the ordinary path: fold, ``advance``, ``pending_orders``.
 """
 
 from __future__ import annotations
 
 from . import events as e
 from .commands import TakeOver
-from .decision import NOTHING, Decision
+from .decision import NOTHING, Decision, settle
+from .definitions import DefinitionChange, encode_definition
 from .effects import lost
 from .ledger import Settlement
+from .refusal import NOT_AVAILABLE
 from .state import State
 from .turns import or_asked, turn_attempts_left
 
@@ -42,4 +44,33 @@ def take_over(state: State, command: TakeOver, now_ms: int) -> Decision:
             decision = lost(state, call, now_ms)
             group += decision.events
             settlements += decision.settlements
+    for change in command.definitions:
+        _adopt(state, change, group, settlements)
     return Decision(tuple(group), settlements=tuple(settlements))
+
+
+def _adopt(
+    state: State, change: DefinitionChange, group: list[e.AnyEvent], settlements: list[Settlement]
+) -> None:
+    """One changed definition. What a person is being asked about under the old one isn't what would be done: the approval
+    lapses, and is asked for anew; of a tool that is gone the call is refused."""
+    known = state.tools.get(change.tool)
+    if known is None:
+        return
+    now = change.definition
+    if now is None:
+        group.append(e.DefinitionAdopted(change.tool, known.definition_sha256))
+    else:
+        group.append(
+            e.DefinitionAdopted(
+                change.tool, known.definition_sha256, now.definition_sha256, encode_definition(now)
+            )
+        )
+    for call in state.calls.values():
+        approval = call.approval
+        if call.tool != change.tool or call.phase != "waiting_approval" or approval is None:
+            continue
+        group.append(e.ApprovalLapsed(call.call, approval.approval_id, "stale", "definition"))
+        settlements += settle(state, call, "free")
+        if now is None:
+            group.append(e.CallRejected(call.call, "known", "unknown_tool", NOT_AVAILABLE))

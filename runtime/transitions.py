@@ -100,6 +100,7 @@ def _run_table() -> RunTable:
         ("deciding", "message_received"): ("results_ready", "deciding"),
         ("suspended", "message_received"): ("suspended",),
         ("suspended", "run_resumed"): ("suspended", "created", "model_retry", "open_calls", "results_ready"),
+        ("suspended", "definition_adopted"): ("suspended",),
         ("suspended", "limits_raised"): ("suspended",),
         ("suspended", "cancel_requested"): ("suspended",),
         ("suspended", "close_requested"): ("suspended",),
@@ -127,6 +128,8 @@ def _run_table() -> RunTable:
     del table[("created", "call_reconciled")]
     for phase in _BETWEEN:
         table[(phase, "lease_denied")] = (phase,)
+        # By a take-over, after the facts about what the last host had sent.
+        table[(phase, "definition_adopted")] = (phase,)
         table[(phase, "run_suspended")] = ("suspended",)
         table[(phase, "run_terminated")] = ("terminated",)
     # Calls are bound, or the run is stopped, before it ends.

@@ -8,6 +8,7 @@ from . import events as e
 from .binding import check_bindings
 from .commands import ModelReplied
 from .decision import NOTHING, Decision
+from .definitions import is_offered
 from .limits import CEILING, MODEL_BACKOFF_MS, backoff_ms
 from .model import FINISH, ModelTurn, ProposedCall, Usage, UserItem
 from .prices import cost_bound, cost_of
@@ -42,7 +43,11 @@ def _reason_to_stop(state: State) -> Decision | None:
         return stop(state, state.stop_after_turn, state.stop_detail)
     goal_tools = {predicate.tool for predicate in state.pins.goal.evidence} if state.pins.goal else set[str]()
     if goal_tools or state.pins.stages:
-        missing = goal_tools.difference(state.tools)
+        missing = {name for name in goal_tools if name not in state.tools}
+        if state.definitions:
+            missing |= {
+                name for name in _still_needed(state) | tools_to_leave(state) if not is_offered(state, name)
+            }
         never = min(missing) if missing else ""
         if state.pins.stages and not never:
             never = never_offered(state, _still_needed(state))

@@ -102,6 +102,7 @@ def _rejected(event: e.CallRejected, _: int) -> str:
 
 WORDS: dict[type[e.Event], Words] = {
     e.RunStarted: lambda x, t: _some(operation=x.operation_id, input=x.input),
+    e.DefinitionAdopted: lambda x, t: _some(tool=x.tool, withdrawn=not x.definition),
     e.RunResumed: lambda x, t: _some(cause=x.cause, by=x.by),
     e.MessageReceived: lambda x, t: _some(source=x.source, by=x.by, text=x.text),
     e.LimitsRaised: lambda x, t: _some(by=x.by, **x.raised),

@@ -7,11 +7,12 @@ import asyncio
 from typing import Any
 
 import pytest
-from tests.stepped_runtime import Site
+from tests.stepped_runtime import HOST_LAPSES_MS, Site, has
 
 from boundloop.actors.application import misfit
 from boundloop.adapters.script import call, held, say
 from boundloop.adapters.scripted import ScriptedModel
+from boundloop.runtime import events as e
 from boundloop.runtime.errors import ConflictError
 from boundloop.runtime.limits import Limits
 from boundloop.runtime.tool_spec import tool
@@ -68,12 +69,80 @@ def test_a_contract_that_changed_while_a_person_was_asked_stops_the_run(site: Si
     assert ran == []
 
 
-def test_a_tool_that_this_application_dropped_stops_its_run(site: Site) -> None:
+def test_a_run_goes_on_without_a_tool_that_this_application_dropped(site: Site) -> None:
     run_id, approval, model = waiting_run(site, application="shop:app")
     host = site.open(model, [look_tool()], application="shop:app")
     host.rt.approve(run_id, approval, by="ann")
-    result = host.rest(run_id)
-    assert (result.outcome, result.reason) == ("failed", "definition_changed")
+    assert host.rest(run_id).completed
+    assert [(it.status, it.code) for it in site.of(run_id, e.ResultBound)] == [("error", "unknown_tool")]
+    [adopted] = site.of(run_id, e.DefinitionAdopted)
+    assert (adopted.tool, adopted.definition) == ("pay", b"")
+
+
+def test_a_run_whose_goal_needs_a_tool_that_this_application_dropped_is_blocked_until_it_is_back(
+    site: Site,
+) -> None:
+    ran: list[int] = []
+    host = site.open([*ASKS[:1], *ASKS], [pay_tool([])], application="shop:app")
+    run_id = host.start(limits=Limits(cost="1", deadline_s=600), goal="pay")
+    (approval,) = host.rest(run_id).approvals
+    host.close()
+    without = site.open(host.model, [look_tool()], application="shop:app")
+    without.rt.approve(run_id, approval.approval_id, by="ann")
+    result = without.rest(run_id)
+    assert (result.outcome, result.reason, result.resumable) == ("incomplete", "blocked", True)
+    without.close()
+    again = site.open(host.model, [pay_tool(ran)], application="shop:app")
+    again.rt.resume(run_id)
+    (approval,) = again.rest(run_id).approvals
+    again.rt.approve(run_id, approval.approval_id, by="ann")
+    assert again.rest(run_id).completed
+    assert ran == [1]
+
+
+def test_a_description_that_changed_while_a_person_was_asked_is_adopted_and_shown_to_the_model(
+    site: Site,
+) -> None:
+    run_id, approval, model = waiting_run(site, application="shop:app")
+    ran: list[int] = []
+
+    @tool(risk="write", key="call", approval="always", description="Pay, by noon.")
+    async def pay(n: int) -> dict[str, int]:
+        ran.append(n)
+        return {"n": n}
+
+    host = site.open(model, [pay], application="shop:app")
+    host.rt.approve(run_id, approval, by="ann")
+    (again,) = host.rest(run_id).approvals
+    assert ran == []
+    host.rt.approve(run_id, again.approval_id, by="ann")
+    assert host.rest(run_id).completed
+    assert ran == [1]
+    assert [it.tool for it in site.of(run_id, e.DefinitionAdopted)] == ["pay"]
+    assert host.state(run_id).tools["pay"].description == "Pay, by noon."
+    first, last = site.of(run_id, e.ModelRequested)
+    assert last.request_sha256 != first.request_sha256
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_a_host_that_dies_as_it_adopts_leaves_it_to_the_next(site: Site, before: bool) -> None:
+    run_id, approval, model = waiting_run(site, application="shop:app")
+    described = tool(risk="write", key="call", approval="always", name="pay", description="Pay, by noon.")
+
+    async def pay(n: int) -> dict[str, int]:
+        return {"n": n}
+
+    dying = site.open(model, [described(pay)], application="shop:app")
+    dying.line.cut_at(has(e.DefinitionAdopted), before=before)
+    dying.rt.approve(run_id, approval, by="ann")
+    dying.settle()
+    dying.crash()
+    host = site.after_crash(dying, [pay], application="shop:app")
+    host.advance(HOST_LAPSES_MS)
+    (again,) = host.rest(run_id).approvals
+    host.rt.approve(run_id, again.approval_id, by="ann")
+    assert host.rest(run_id).completed
+    assert len(site.of(run_id, e.DefinitionAdopted)) == 1
 
 
 def test_a_run_with_a_changed_contract_can_be_cancelled(site: Site) -> None:

@@ -34,6 +34,7 @@ from boundloop.runtime.commands import (
 )
 from boundloop.runtime.decide import decide
 from boundloop.runtime.decision import Decision
+from boundloop.runtime.definitions import DefinitionChange, changes
 from boundloop.runtime.fold import begin, evolve, fold
 from boundloop.runtime.index import run_index
 from boundloop.runtime.invariants import check_state
@@ -52,6 +53,7 @@ from boundloop.runtime.orders import (
 from boundloop.runtime.pins import Pins
 from boundloop.runtime.start import NewRunSpec, start_run
 from boundloop.runtime.state import CallState, State, state_digest
+from boundloop.runtime.tool_definition import ToolDefinition
 
 from .shop import BY_NAME, POLICY, pins
 
@@ -365,10 +367,21 @@ class Run:
         assert wake is not None
         return self.tick(wake - self.now)
 
-    def crash(self, cause: Literal["host_died", "woken", "command"] = "host_died") -> tuple[e.AnyEvent, ...]:
-        """The host is gone: another folds the log, takes the run over and goes on."""
+    def crash(
+        self,
+        cause: Literal["host_died", "woken", "command"] = "host_died",
+        *,
+        present: Iterable[ToolDefinition] | None = None,
+    ) -> tuple[e.AnyEvent, ...]:
+        """The host is gone: another folds the log, takes the run over and goes on. ``present``: the definitions that its
+        application has; None for the run's own."""
         self.state = fold(self.log, self.blobs)
-        return self.send(TakeOver(epoch=self.state.epoch + 1, host="other", cause=cause))
+        definitions: tuple[DefinitionChange, ...] = ()
+        if present is not None:
+            definitions = changes(self.state.tools, {it.name: it for it in present}.get)
+        return self.send(
+            TakeOver(epoch=self.state.epoch + 1, host="other", cause=cause, definitions=definitions)
+        )
 
     # --- what became of it -----------------------------------------------------------------------------------------
 

@@ -133,6 +133,7 @@ def one_of_each() -> list[e.AnyEvent]:
     zero = bytes(32)
     return [
         e.RunResumed(2, "woken"),
+        e.DefinitionAdopted("get_order", zero),
         e.MessageReceived("runtime", "x"),
         e.LimitsRaised({"turns": 99}, "u"),
         e.CancelRequested("by_user", "u"),

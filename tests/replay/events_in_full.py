@@ -65,6 +65,7 @@ EVENTS: tuple[e.AnyEvent, ...] = (
         8,
     ),
     e.ModelFailed(1, 2, "overloaded", True, 5_000, 10, 20, 30, "error", "try later", "resp"),
+    e.DefinitionAdopted("refund", A, B, b'{"name":"refund"}'),
     e.CallProposed("c1.0", "refund", b'{"order_id":"A"}', "call_1"),
     e.CallValidated("c1.0", b"{}", A, VERDICTS, B, C, UNDER),
     e.CallRejected("c1.0", "policy", "too_much", "not permitted", "/amount", True, True, VERDICTS),
