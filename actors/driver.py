@@ -207,7 +207,8 @@ class RunDriver:
     # --- one step --------------------------------------------------------------------------------------------------
 
     async def _step(self) -> bool:
-        """False: the step's append failed or was refused, and the step is to be done again."""
+        """False: the step's append failed or was refused, and the step is to be done again; or there is to be another look
+        whether the run can be let go."""
         # A new run's first event was folded at the time that its state has: its append says that time, or the live state
         # would have another deadline than the fold of the log.
         now = self._now() if self._journal.create is None else self.state.at_ms
@@ -226,8 +227,8 @@ class RunDriver:
             return False
         self._stepped_at_ms = now
         self._store_failures = 0
-        self._dispatch(now)
-        return True
+        # What was out kept the run here at the append; if it was given up since, nothing may be left that ever rings.
+        return not self._dispatch(now)
 
     async def _take(self, posted: _Posted, now: int) -> None:
         """One command and everything that is due because of it. An outside command gets an append of its own, which
@@ -253,7 +254,8 @@ class RunDriver:
         refusal = decision.refusal
         if refusal is not None:
             return CommandAnswer(accepted=False, code=refusal.code, message=refusal.message, actor="caller")
-        if isinstance(command, Outside) and not decision.events:
+        if isinstance(command, Outside):
+            # Of the event that answers it, now and whenever it is asked again: others may follow from it.
             return CommandAnswer(accepted=True, seq=self.state.commands.get(command.command_id, 0))
         return CommandAnswer(accepted=True, seq=self.state.seq)
 
@@ -463,18 +465,18 @@ class RunDriver:
 
     # --- dispatch --------------------------------------------------------------------------------------------------
 
-    def _dispatch(self, now: int) -> None:
-        """Start exactly the orders that are not in flight; cancel those that vanished or must stop."""
+    def _dispatch(self, now: int) -> bool:
+        """Start exactly the orders that are not in flight; cancel those that vanished or must stop. True: the last that was
+        out was given up, and there is nothing else to do."""
         if self.parked or self._stopping or self._inbox:
             # What landed while the store was at work is decided first: its order may look as if it had never been out.
-            return
+            return False
         state = self.state
         ending = bool(state.cancel_reason or state.close_requested or now >= state.deadline_at_ms)
         # The end of the step asked already, if nothing was out; no event has come since.
         orders = self._orders if self._orders_seq == state.seq else pending_orders(state, now)
         self._orders_seq = -1
-        if self._out:
-            self._out.keep_only(orders)
+        idle = bool(self._out) and self._out.keep_only(orders)
         for order in orders:
             if order in self._out:
                 continue
@@ -502,6 +504,7 @@ class RunDriver:
                         self._out.work(order, self._see_family(order))
         if ending:
             self._out.cancel_executions()
+        return idle and not self._out and not self._inbox
 
     def _land(self, order: Order, command: Command) -> None:
         """An order's observation arrived."""

@@ -587,6 +587,9 @@ class Host:
             return None
         state, head = await load_intact(self.store, run_id)
         if head != answer.head:
+            row = await self.store.run(run_id)
+            if row is None or row.epoch != answer.epoch:
+                return None  # this host was taken for dead, and another one went on between the two reads
             raise LogDamaged(run_id, state.seq, state.seq, "the last hash isn't the run's head")
         return self._resumed(state, answer)
 

@@ -53,13 +53,16 @@ class InFlight:
         """Its observation arrived."""
         self.orders.pop(order, None)
 
-    def keep_only(self, wanted: Iterable[Order]) -> None:
-        """Give up what the state asks for no more. An execution isn't cancelled by that: it reports, if late."""
+    def keep_only(self, wanted: Iterable[Order]) -> bool:
+        """Give up what the state asks for no more; whether that left nothing out. An execution isn't cancelled by that:
+        it reports, if late."""
         kept = set(wanted)
-        for order in [order for order in self.orders if order not in kept]:
+        given_up = [order for order in self.orders if order not in kept]
+        for order in given_up:
             cancel = self.orders.pop(order)
             if cancel is not None and not isinstance(order, Execute):
                 cancel()
+        return bool(given_up) and not self.orders
 
     def cancel_executions(self) -> None:
         """Ask what runs to stop. The orders stay in flight: their outcome is still to be reported."""
