@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
 from ..runtime.commands import Approve, Reject, ResolveCall
 from ..runtime.errors import HistoryRefused, LogDamaged
-from .cli_output import DAMAGED, OK, Output, Refused
+from .cli_inbox_rows import INBOX_COLUMNS, print_row, row_view
+from .cli_output import DAMAGED, OK, Refused
 from .cli_session import Session, approver, new_command_id, on_store, say_who_goes_on
-from .cli_text import quoted, safe_json, safe_lines, safe_text, shown_json, when
+from .cli_text import safe_json, safe_text, shown_json
 
 if TYPE_CHECKING:
     from ..eventstore.codec import Recorded
-    from ..eventstore.inbox import InboxRow
+    from ..eventstore.inbox import InboxRow, Kind
     from ..eventstore.port import EventStore
     from ..runtime.state import State
-
-INBOX_COLUMNS = ("kind", "id", "run", "call", "tool", "since", "expires", "preview")
 
 LOGS_SEARCHED_MAX = 1_000
 
@@ -29,96 +28,35 @@ _is_approval_id = re.compile(r"ap_[0-9a-f]{16}").fullmatch
 
 @click.command()
 @click.option("--root", "root_id", metavar="RUN", help="Only this run and the runs below it.")
+@click.option("--kind", type=click.Choice(["approval", "question", "stop", "unknown"]), help="Only these.")
 @click.option("--tenant")
 @click.option("--limit", type=click.IntRange(1, 1_000), default=50, show_default=True)
 @on_store
-async def inbox(session: Session, root_id: str | None, tenant: str | None, limit: int) -> int:
-    """What waits for a person: approvals with what would be done, and effects of which nobody knows."""
-    from ..eventstore.inbox import gather_inbox
+async def inbox(
+    session: Session, root_id: str | None, kind: Kind | None, tenant: str | None, limit: int
+) -> int:
+    """What waits for a person: approvals with what would be done, questions, effects of which nobody knows, and runs that
+    stopped, with what lifts them."""
+    from ..eventstore.inbox import KINDS, gather_inbox
 
     out = session.out
-    found = await gather_inbox(session.store, tenant=tenant, root_id=root_id, limit=limit)
+    kinds = KINDS if kind is None else frozenset((kind,))
+    found = await gather_inbox(session.store, tenant=tenant, root_id=root_id, kinds=kinds, limit=limit)
     for run_id, error in found.unread:
         out.alarm(f"DAMAGED: run {safe_text(run_id)}, nothing of it can be decided: {safe_text(error)}")
     if out.form == "table":
         for row in found.rows:
-            print_request(out, row, store=session.store_option)
+            print_row(out, row, store=session.store_option)
         out.line(f"{len(found.rows)} waiting." if found.rows else "Nothing waits for a person.")
     else:
         damaged = [
             {"kind": "damaged", "id": run_id, "run": run_id, "problem": error}
             for run_id, error in found.unread
         ]
-        out.rows(INBOX_COLUMNS, [*damaged, *(_view(row) for row in found.rows)])
+        out.rows(INBOX_COLUMNS, [*damaged, *(row_view(row) for row in found.rows)])
     if found.truncated:
-        out.note("There are more: raise --limit, or choose with --root or --tenant.")
+        out.note("There are more: raise --limit, or choose with --root, --kind or --tenant.")
     return DAMAGED if found.unread else OK
-
-
-def print_request(out: Output, row: InboxRow, *, store: str = "") -> None:
-    """What a person is asked, with the real arguments. ``store`` is added to each command."""
-    out.line(
-        f"{_TITLES[row.kind]}: {safe_text(row.tool)} ({row.risk}), call {safe_text(row.call)} of run {safe_text(row.run_id)}"
-    )
-    out.line(f"  asked by   {safe_text(row.requester)}, since {when(row.since_ms)}")
-    if row.kind == "question":
-        print_question(out, row, store=store)
-        return
-    out.line(f"  arguments  {safe_json(shown_json(row.arguments))}")
-    if row.kind == "approval":
-        if row.preview not in (b"", b"{}"):
-            out.line(f"  preview    {safe_json(shown_json(row.preview))}")
-        out.line(f"  expires    {when(row.expires_at_ms)}")
-        if row.separate_approver:
-            out.line("  who asked may not approve it")
-        out.line(f"  boundloop approve {row.approval_id}{store}")
-    else:
-        settle = f"boundloop call resolve {quoted(row.run_id)} {quoted(row.call)}"
-        out.line(f"  {settle} --applied JSON{store}")
-        out.line(f"  {settle} --absent{store}")
-    out.line()
-
-
-_TITLES: Final = {"approval": "Approval", "question": "Question", "unknown_effect": "Unknown effect"}
-
-
-def print_question(out: Output, row: InboxRow, *, store: str) -> None:
-    """The question's own words, each line of them marked as such: a model wrote them."""
-    for line in safe_lines(row.question):
-        out.line(f"  | {line}")
-    for number, choice in enumerate(row.choices, start=1):
-        out.line(f"  {number:>3}. {safe_text(choice)}")
-    out.line(f"  expires    {when(row.expires_at_ms)}")
-    out.line(f"  boundloop answer {row.question_id} {'--choice N' if row.choices else 'TEXT'}{store}")
-    out.line(f"  boundloop answer {row.question_id} --cannot{store}")
-    out.line()
-
-
-def _view(row: InboxRow) -> dict[str, Any]:
-    return {
-        "kind": row.kind,
-        "id": row.decision_id or f"{row.run_id}/{row.call}",
-        "approval": row.approval_id,
-        "run": row.run_id,
-        "call": row.call,
-        "tool": row.tool,
-        "risk": row.risk,
-        "tenant": row.tenant,
-        "agent": row.agent,
-        "operation": row.operation_id,
-        "requester": row.requester,
-        "separate_approver": row.separate_approver,
-        "since": when(row.since_ms),
-        "expires": when(row.expires_at_ms),
-        "round": row.round,
-        "resource_version": row.resource_version,
-        "policy_revision": row.policy_revision,
-        "preview_sha256": row.preview_sha256.hex(),
-        "arguments": shown_json(row.arguments),
-        "preview": shown_json(row.preview) if row.preview else None,
-        "question": row.question,
-        "choices": list(row.choices),
-    }
 
 
 class _Asked(NamedTuple):

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+
 import msgspec
 
+from ..runtime.events import UnknownBelow
 from ..runtime.index import waiting_for
 from ..runtime.orders import shown_phase
 from ..runtime.state import METERED, State
@@ -39,6 +42,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     names) or ``running``; a run that waits for nothing but child runs is running, by them. Where all of those rest until a
     person acts, whoever waits for the run is told ``waiting``, with the approvals and questions below (``resting.rested_result``). ``outcome`` and ``reason`` are empty unless it ended or stopped. ``text`` is the final answer
     of a completed run. ``spent`` and ``limits`` are per metered quantity; ``overrun`` only where usage passed a limit.
+    ``unknown_effects`` names calls of this run, and ``RUN/CALL`` of ended runs below it; ``unknown_effects_more`` counts more below.
     """
 
     run_id: str
@@ -58,11 +62,17 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     overrun: dict[str, int]
     seq: int
     questions: tuple[Question, ...] = ()
+    unknown_effects_more: int = 0
 
     @property
     def completed(self) -> bool:
         """Whether the run ended in success: an explicit final answer, with the evidence that its goal asks for."""
         return self.outcome == "completed"
+
+
+def unknown_names(below: Iterable[UnknownBelow]) -> Iterator[str]:
+    """How a result names unknown effects of runs below: ``RUN/CALL``, and the run alone where its log can't be read."""
+    return (f"{one.run}/{one.call}" if one.call else one.run for one in below)
 
 
 def result_of(state: State) -> Result:
@@ -101,7 +111,8 @@ def result_of(state: State) -> Result:
         waiting_for=waits,
         unfinished=state.unfinished if state.outcome else unfinished(state),
         approvals=approvals,
-        unknown_effects=(*open_unknown, *state.unknown_calls),
+        unknown_effects=(*open_unknown, *state.unknown_calls, *unknown_names(state.unknown_below)),
+        unknown_effects_more=state.unknown_more,
         spent={name: meter.spent for name, meter in meters.items()},
         overrun={name: meter.overrun for name, meter in meters.items() if meter.overrun},
         seq=state.seq,

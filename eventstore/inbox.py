@@ -1,26 +1,34 @@
-"""What waits for a person: approvals with their previews, questions, and effects of which nobody knows whether they
-happened."""
+"""What waits for a person: approvals with their previews, questions, effects of which nobody knows whether they happened,
+and runs that stopped and can be lifted."""
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Set as AbstractSet
+from typing import Final, Literal
 
 import msgspec
 
 from ..runtime.errors import StoreError
+from ..runtime.events import UnknownBelow
 from ..runtime.state import ApprovalState, CallState, QuestionState, State
 from .forensics import unknown_effects
 from .history import PinsCache
+from .next_commands import goes_on_by_itself, next_commands
 from .port import EventStore, RunFilter
 from .reading import read_run
+from .unknown_below import still_unknown
 
 PAGE_RUNS = 100
-Kind = Literal["approval", "question", "unknown_effect"]
+Kind = Literal["approval", "question", "stop", "unknown"]
+KINDS: Final[frozenset[Kind]] = frozenset(("approval", "question", "stop", "unknown"))
 
 
 class InboxRow(msgspec.Struct, frozen=True, kw_only=True):
     """One decision that is asked of a person. ``arguments``, ``preview`` are canonical JSON; ``preview`` is an approval's.
-    ``requester`` may not decide where ``separate_approver`` is set, but may answer. ``expires_at_ms`` 0: never."""
+    ``requester`` may not decide where ``separate_approver`` is set, but may answer. ``expires_at_ms`` 0: never.
+
+    Of a ``stop``, which is about no call: how it stopped, what is ``unfinished``, what to type next (unescaped, quoted for a
+    shell, without the store), and the ``unknown`` effects of the run and of ended runs below it, ``unknown_more`` beyond."""
 
     kind: Kind
     run_id: str
@@ -45,6 +53,14 @@ class InboxRow(msgspec.Struct, frozen=True, kw_only=True):
     question_id: str = ""
     question: str = ""
     choices: tuple[str, ...] = ()
+    root_id: str = ""
+    outcome: str = ""
+    reason: str = ""
+    detail: str = ""
+    unfinished: tuple[str, ...] = ()
+    next_commands: tuple[str, ...] = ()
+    unknown: tuple[UnknownBelow, ...] = ()
+    unknown_more: int = 0
 
     @property
     def decision_id(self) -> str:
@@ -61,8 +77,8 @@ class Inbox(msgspec.Struct, frozen=True, kw_only=True):
     unread: tuple[tuple[str, str], ...] = ()
 
 
-def inbox_rows(state: State) -> tuple[InboxRow, ...]:
-    """What this run asks of a person now: pure, from its state."""
+def inbox_rows(state: State, now_ms: int | None = None) -> tuple[InboxRow, ...]:
+    """What this run asks of a person as of ``now_ms``, else of its last event: pure, from its state."""
     rows: list[InboxRow] = []
     if state.live and not state.cancel_reason and not state.close_requested:
         for call in state.calls.values():
@@ -73,8 +89,49 @@ def inbox_rows(state: State) -> tuple[InboxRow, ...]:
     for effect in unknown_effects(state):
         if effect.for_person:
             call = state.calls.get(effect.call) or state.unknown_calls[effect.call]
-            rows.append(_row(state, call, "unknown_effect", call.observed_at_ms))
+            rows.append(_row(state, call, "unknown", call.observed_at_ms))
+    at_ms = state.at_ms if now_ms is None else now_ms
+    if _is_escalated(state, at_ms):
+        rows.append(_stop_row(state, at_ms))
     return tuple(rows)
+
+
+def _is_escalated(state: State, now_ms: int) -> bool:
+    """Whether the run rests at a stop until a person lifts or closes it. One that stopped for an unknown effect asks for
+    that, and goes on by itself once it is settled."""
+    if state.phase != "suspended" or state.cancel_reason or state.close_requested:
+        return False
+    return state.reason != "outcome_unknown" and not goes_on_by_itself(state, now_ms)
+
+
+def _stop_row(state: State, now_ms: int) -> InboxRow:
+    own = unknown_effects(state)
+    for_person = [effect.call for effect in own if effect.for_person]
+    return InboxRow(
+        kind="stop",
+        run_id=state.run_id,
+        tenant=state.tenant,
+        agent=state.agent,
+        operation_id=state.operation_id,
+        requester=state.principal,
+        separate_approver=state.pins.separate_approver,
+        call="",
+        tool="",
+        risk="",
+        arguments=b"",
+        since_ms=state.stopped_at_ms,
+        expires_at_ms=state.deadline_at_ms if now_ms < state.deadline_at_ms else 0,
+        outcome=state.outcome,
+        reason=state.reason,
+        detail=state.detail,
+        unfinished=state.unfinished,
+        next_commands=tuple(next_commands(state, for_person, now_ms)),
+        unknown=(
+            *(UnknownBelow(state.run_id, effect.call, effect.tool) for effect in own),
+            *state.unknown_below,
+        ),
+        unknown_more=state.unknown_more,
+    )
 
 
 def _approval_row(state: State, call: CallState, approval: ApprovalState) -> InboxRow:
@@ -120,9 +177,14 @@ def _row(state: State, call: CallState, kind: Kind, since_ms: int) -> InboxRow:
 
 
 async def gather_inbox(
-    store: EventStore, *, tenant: str | None = None, root_id: str | None = None, limit: int = 100
+    store: EventStore,
+    *,
+    tenant: str | None = None,
+    root_id: str | None = None,
+    kinds: AbstractSet[Kind] = KINDS,
+    limit: int = 100,
 ) -> Inbox:
-    """The inbox of a tenant or of a tree of runs: at most ``limit`` rows, the oldest of them first.
+    """The inbox of a tenant or of a tree of runs: at most ``limit`` rows of these ``kinds``, the oldest of them first.
 
     Each log is checked against its chain first. A run that is damaged or can't be read is named and doesn't hide the
     others.
@@ -130,7 +192,7 @@ async def gather_inbox(
     rows: list[InboxRow] = []
     unread: list[tuple[str, str]] = []
     pins = PinsCache()
-    for run_id in await _candidates(store, tenant, root_id, limit + 1):
+    for run_id in await _candidates(store, tenant, root_id, kinds, limit + 1):
         try:
             read = await read_run(store, run_id, pins)
         except StoreError as error:
@@ -139,33 +201,61 @@ async def gather_inbox(
         if read.damage:
             unread.append((run_id, read.damage))
             continue
-        rows += inbox_rows(read.whole())
+        state = read.whole()
+        asked = inbox_rows(state, max(store.now_ms(), state.at_ms))
+        rows += [
+            await _in_its_tree(store, state, row, read.row.root_id, pins)
+            for row in asked
+            if row.kind in kinds
+        ]
         if len(rows) > limit:
             break
     rows.sort(key=lambda row: (row.since_ms, row.run_id, row.call))
     return Inbox(rows=tuple(rows[:limit]), truncated=len(rows) > limit, unread=tuple(unread))
 
 
-_ASKING = ("approval:", "answer:", "person:")
-"""What a run that asks a person waits for, by its index row."""
+async def _in_its_tree(
+    store: EventStore, state: State, row: InboxRow, root_id: str, pins: PinsCache
+) -> InboxRow:
+    """With the run at the top, and without what was settled below since."""
+    unknown = row.unknown
+    if unknown and state.unknown_below:
+        own = tuple(one for one in unknown if one.run == state.run_id)
+        unknown = (*own, *await still_unknown(store, state, pins))
+    return msgspec.structs.replace(row, root_id=root_id or row.run_id, unknown=unknown)
 
 
-async def _candidates(store: EventStore, tenant: str | None, root_id: str | None, limit: int) -> list[str]:
+_ASKING: Final[tuple[tuple[str, Kind], ...]] = (
+    ("approval:", "approval"),
+    ("answer:", "question"),
+    ("person:", "unknown"),
+)
+"""What a run that asks a person waits for, by its index row. One that asks for several shows the first of them."""
+
+
+async def _candidates(
+    store: EventStore, tenant: str | None, root_id: str | None, kinds: AbstractSet[Kind], limit: int
+) -> list[str]:
     """Runs whose index or whose ledger rows say that a person is asked for."""
+    filters = [
+        RunFilter(waiting_for_prefix=prefix, tenant=tenant, limit=PAGE_RUNS)
+        for prefix, kind in _ASKING
+        if kind in kinds or (kind == "approval" and "question" in kinds)
+    ]
+    if "stop" in kinds:
+        filters.append(RunFilter(status="suspended", tenant=tenant, limit=PAGE_RUNS))
     found: dict[str, None] = {}
-    for prefix in _ASKING:
-        after = ""
-        while len(found) < limit:
-            page = await store.runs(
-                RunFilter(waiting_for_prefix=prefix, tenant=tenant, after=after, limit=PAGE_RUNS)
-            )
+    for wanted in filters:
+        after, before = "", len(found)
+        while len(found) - before < limit:
+            page = await store.runs(msgspec.structs.replace(wanted, after=after))
             found |= {
                 row.run_id: None for row in page if root_id in (None, row.root_id or row.run_id, row.run_id)
             }
             if len(page) < PAGE_RUNS:
                 break
             after = page[-1].run_id
-    for row in await store.unknown_effects(tenant, limit):
+    for row in await store.unknown_effects(tenant, limit) if "unknown" in kinds else ():
         if row.run_id not in found and await _belongs(store, row.run_id, root_id):
             found[row.run_id] = None
     return list(found)

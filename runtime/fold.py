@@ -270,17 +270,18 @@ def _run_suspended(state: State, event: e.RunSuspended, at_ms: int) -> None:
     state.resume_phase = "results_ready" if before == "deciding" else before
     if state.unread:
         take_in(state)
-    _stop(state, event)
+    _stop(state, event, at_ms)
 
 
 def _run_terminated(state: State, event: e.RunTerminated, at_ms: int) -> None:
     state.phase = next_run_phase(state.phase, "run_terminated")
-    _stop(state, event)
+    _stop(state, event, at_ms)
     if event.outcome == "completed":
         state.final_text = state.last_text
 
 
-def _stop(state: State, event: e.RunSuspended | e.RunTerminated) -> None:
+def _stop(state: State, event: e.RunSuspended | e.RunTerminated, at_ms: int) -> None:
+    state.stopped_at_ms = at_ms
     state.outcome = event.outcome
     state.reason = event.reason
     state.detail = event.detail

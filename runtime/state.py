@@ -300,6 +300,9 @@ class State(msgspec.Struct):
     unread: list[str] = []
     """Messages of people that are on record and couldn't join the history yet."""
 
+    stopped_at_ms: int = 0
+    """When it stopped or ended last."""
+
     @property
     def live(self) -> bool:
         """Neither stopped nor ended."""

@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import threading
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any, Final, TypeVar
 
 from tests.stepped_loop import SteppedLoop
@@ -230,6 +230,18 @@ def check_pairing(events: Iterable[e.AnyEvent]) -> None:
             assert proposed == bound
             assert set(proposed.values()) <= {1}
     assert set(bound.values()) <= {1}
+
+
+def by_run(root: Sequence[Any], below: Sequence[Any]) -> list[Any]:
+    """A script of two parts, turn by turn: for runs without a system text, and for those of agents that have one."""
+
+    def entry(number: int) -> Any:
+        def turn(request: ModelInput) -> Any:
+            return (below if request.system else root)[number]
+
+        return turn
+
+    return [entry(number) for number in range(max(len(root), len(below)))]
 
 
 def results_in(request: ModelInput) -> list[ResultItem]:

@@ -17,7 +17,7 @@ NO_COUNTERS: Final = frozenset(
         # places, times and epochs
         *("seq", "at_ms", "started_at_ms", "deadline_at_ms", "deadline_cap_ms", "requested_at_ms", "epoch"),
         *("model_epoch", "model_retry_at_ms", "attempt_epoch", "valid_until_ms", "retry_at_ms", "index"),
-        *("observed_at_ms", "next_query_at_ms", "checked_seq", "commands", "stage"),
+        *("observed_at_ms", "stopped_at_ms", "next_query_at_ms", "checked_seq", "commands", "stage"),
         # what one request or result holds
         *("reserved_input", "reserved_output", "reserved_cost", "request_head_bytes", "size"),
     }

@@ -252,7 +252,7 @@ async def test_the_inbox_shows_real_arguments_and_the_preview() -> None:
     assert [(row.run_id, row.kind) for row in everything.rows] == [
         ("r1", "approval"),
         ("r2", "approval"),
-        ("r3", "unknown_effect"),
+        ("r3", "unknown"),
     ]
     assert json.loads(everything.rows[0].preview) == {"pays": "5.00", "reason": "late"}
     assert json.loads(everything.rows[0].arguments)["cents"] == 500

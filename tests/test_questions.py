@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from tests.command_line import CommandLine
-from tests.stepped_runtime import Site, Stepped, has, results_in
+from tests.stepped_runtime import Site, Stepped, by_run, has, results_in
 
 from boundloop.actors.client import CommandRefused, Runtime
 from boundloop.adapters.script import call, calls, say
@@ -163,7 +163,9 @@ CLERK = agent(name="clerk", description="Looks things up.", system="You look thi
 
 
 def test_a_question_of_a_child_is_in_the_roots_inbox_and_nobody_is_kept_for_it(site: Site) -> None:
-    host = site.open([call("clerk", {"input": "look"}), ASK, say("A2 it is"), say("done")], [ask_user, CLERK])
+    host = site.open(
+        by_run([call("clerk", {"input": "look"}), say("done")], [ASK, say("A2 it is")]), [ask_user, CLERK]
+    )
     result = host.run("go", tools=["clerk"])
     assert result.status == "waiting"
     [asked] = result.questions
@@ -183,7 +185,9 @@ def test_a_question_of_a_child_is_in_the_roots_inbox_and_nobody_is_kept_for_it(s
 
 
 def test_a_message_to_a_child_goes_to_its_own_run(site: Site) -> None:
-    host = site.open([call("clerk", {"input": "look"}), ASK, say("A2 it is"), say("done")], [ask_user, CLERK])
+    host = site.open(
+        by_run([call("clerk", {"input": "look"}), say("done")], [ASK, say("A2 it is")]), [ask_user, CLERK]
+    )
     result = host.run("go", tools=["clerk"])
     [asked] = result.questions
     host.rt.send(asked.run_id, "be quick")

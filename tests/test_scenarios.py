@@ -44,6 +44,7 @@ from boundloop.actors.client import Runtime
 from boundloop.adapters.script import read_script
 from boundloop.adapters.scripted import ScriptedModel
 from boundloop.eventstore.history import load_run, read_records
+from boundloop.eventstore.inbox import gather_inbox
 from boundloop.eventstore.memory import MemoryStore
 from boundloop.runtime import events as e
 from boundloop.runtime.errors import BoundloopError
@@ -287,6 +288,14 @@ class World:
         self, call: str, outcome: str, result: str = "", *, run: str = "r1", by: str = "bob"
     ) -> None:
         self.rt.resolve_call(run, call, by=by, applied=outcome == "applied", result=result)
+
+    def do_inbox(self) -> str:
+        found = self.on_loop(gather_inbox(self.store))
+        lines: list[str] = []
+        for row in found.rows:
+            what = f"{row.outcome}/{row.reason}" if row.kind == "stop" else f"{row.call} {row.tool}"
+            lines += [f"{row.kind} {row.run_id} {what}", *(f"  {command}" for command in row.next_commands)]
+        return "\n".join(lines) or "nothing waits for a person"
 
     def do_effects(self) -> str:
         rows = [f"{what} {kind}: {count}" for (what, kind), count in sorted(self.shop.counts.items())]
