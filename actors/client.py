@@ -148,6 +148,12 @@ class AsyncRuntime:
         """As ``Runtime.resume``."""
         return await self._command(run_id, wishes.resume(by or self._embedded.principal))
 
+    async def record_fact(
+        self, run_id: AnyRun, name: str, value: str | float | bool | None, *, by: str | None = None
+    ) -> int:
+        """As ``Runtime.record_fact``."""
+        return await self._command(run_id, wishes.record_fact(name, value, by or self._embedded.principal))
+
     async def close_run(self, run_id: AnyRun, *, by: str | None = None) -> int:
         """As ``Runtime.close_run``."""
         return await self._command(run_id, wishes.close(by or self._embedded.principal))
@@ -432,6 +438,15 @@ class Runtime:
     def resume(self, run_id: AnyRun, *, by: str | None = None) -> int:
         """Lift a stop. Raises ``CommandRefused`` with what has to change first."""
         return self._call(self._embedded.command(_id(run_id), wishes.resume(by or self.principal)))
+
+    def record_fact(
+        self, run_id: AnyRun, name: str, value: str | float | bool | None, *, by: str | None = None
+    ) -> int:
+        """Tell a run a typed business fact: the latest value of that name counts and stays in its context, as data. Raises
+        ``CommandRefused``: no such name or value, too many facts, or the run has ended."""
+        return self._call(
+            self._embedded.command(_id(run_id), wishes.record_fact(name, value, by or self.principal))
+        )
 
     def close_run(self, run_id: AnyRun, *, by: str | None = None) -> int:
         """End a stopped run with the outcome that it stopped with."""

@@ -44,6 +44,7 @@ from ..runtime.decide import decide
 from ..runtime.decision import Decision
 from ..runtime.errors import BugError, DamagedFile, HistoryRefused, LogDamaged, StoreError
 from ..runtime.events import AnyEvent
+from ..runtime.facts import facts_in
 from ..runtime.fold import evolve
 from ..runtime.goal import predicates_met
 from ..runtime.ledger import LedgerRow
@@ -61,8 +62,9 @@ from ..runtime.orders import (
     wake_at_ms,
 )
 from ..runtime.pins import predicates
+from ..runtime.read_result import READ_RESULT
 from ..runtime.state import CallState, State
-from . import checks, children, tool_failures
+from . import checks, children, read_back, tool_failures
 from .execution import Report, not_dispatched
 from .executors import ToolExecutors
 from .in_flight import InFlight
@@ -487,6 +489,8 @@ class RunDriver:
                 case Execute() if ending:
                     # Its intent and the end came in one step: it was never out, and stays so.
                     self._land(order, not_dispatched(order.call, order.attempt, "cancelled"))
+                case Execute() if self._reads_back(state.calls[order.call]):
+                    self._out.work(order, self._read_back(order, state.calls[order.call]))
                 case Execute():
                     spec = self.around.gate.toolbox.get(state.calls[order.call].tool)
                     if spec is None:
@@ -522,7 +526,8 @@ class RunDriver:
         if report.artifact is not None and call is not None:
             # Evidence is judged here, where the whole result is; the log has a view of it.
             met = predicates_met(predicates(state.pins), call.tool, report.artifact)
-            report.executed = msgspec.structs.replace(report.executed, met=met)
+            facts = facts_in(state.tools[call.tool].facts, report.artifact)
+            report.executed = msgspec.structs.replace(report.executed, met=met, facts=facts)
         if self.parked:
             if call is None or call.key is not None:
                 self.around.late(state.run_id, report)
@@ -561,6 +566,21 @@ class RunDriver:
                 source=answer.source,
             ),
         )
+
+    def _reads_back(self, call: CallState) -> bool:
+        """Whether this is the built-in ``read_result``, which no executor has."""
+        return call.tool == READ_RESULT.name and call.tool not in self.around.gate.toolbox
+
+    async def _read_back(self, order: Execute, call: CallState) -> None:
+        """Read from the log, within the attempt's validity. A store that gives no answer fails the attempt, not the run."""
+        try:
+            async with asyncio.timeout(max(0, call.valid_until_ms - self._now()) / 1_000):
+                report = await read_back.read_back(self.around.store, self.state, call)
+        except (StoreError, HistoryRefused, TimeoutError):
+            report = read_back.failed(call, "not_read", "the result could not be read now", retryable=True)
+        except asyncio.CancelledError:
+            report = read_back.failed(call, "cancelled", "the call was cancelled")
+        self._land(order, report)
 
     async def _run_checks(self, order: RunChecks, call: CallState) -> None:
         for attempt in range(STORE_RETRIES_MAX):

@@ -13,8 +13,8 @@ from typing import Any
 from ..adapters.port import AttemptReset, ModelAdapter, Progress
 from ..runtime.canonical import decode_canonical
 from ..runtime.commands import Command, ModelReplied
-from ..runtime.definitions import tools_offered
-from ..runtime.model import ModelInput, ModelTurn
+from ..runtime.context import model_input
+from ..runtime.model import ModelTurn
 from ..runtime.observed import version_to_read
 from ..runtime.orders import Execute, Order, RequestModel
 from ..runtime.results import room_for_result
@@ -101,17 +101,7 @@ class InFlight:
         progress: Callable[[Progress], None],
     ) -> None:
         """Send the open model request."""
-        request = ModelInput(
-            run_id=state.run_id,
-            turn=order.turn,
-            attempt=order.attempt,
-            model=state.pins.model,
-            system=state.pins.system,
-            items=state.items,
-            tools=tools_offered(state),
-            output_tokens_max=state.limits.output_tokens_per_request,
-            request_sha256=state.request_sha256,
-        )
+        request = model_input(state)
         timeout_ms = max(1, min(state.limits.model_request_ms, state.deadline_at_ms - now_ms))
 
         def deliver(reply: ModelTurn) -> None:

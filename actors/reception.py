@@ -92,7 +92,7 @@ class Inquiries:
 
     def rungs(self, asked: RungsAsked) -> RungsAnswered:
         """Run the application's rungs in this thread, to their end."""
-        spec = self._toolbox.get(asked.tool)
+        spec = self._toolbox.spec(asked.tool)
         if spec is None or spec.definition_sha256 != asked.definition_sha256:
             code = "tool_not_here" if spec is None else "definition_differs"
             return RungsAnswered(verdicts=(RungVerdict("check", "unknown", code, self._policy.revision),))

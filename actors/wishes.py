@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from decimal import Decimal
+from typing import cast
 from uuid import uuid4
 
 from ..eventstore.port import Switch
+from ..runtime.canonical import JSON, canonical_bytes
 from ..runtime.commands import (
     MESSAGE_BYTES_MAX,
     Answer,
@@ -14,6 +16,7 @@ from ..runtime.commands import (
     Cancel,
     Close,
     RaiseLimits,
+    RecordFact,
     Reject,
     ResolveCall,
     Resume,
@@ -107,6 +110,17 @@ def resolve_call(call: str, by: str, result: str, reason: str, *, applied: bool)
         result=result,
         reason=reason,
     )
+
+
+def record_fact(name: str, value: object, by: str) -> RecordFact:
+    """``value``: what JSON calls a text, a number, true, false or null. Raises ``CommandRefused`` for anything else."""
+    if value is not None and type(value) not in (str, int, float, bool):
+        raise CommandRefused("fact_value", "a text, a number, true, false or null", path=name)
+    try:
+        text = canonical_bytes(cast(JSON, value)).decode()
+    except CallerError as error:
+        raise CommandRefused("fact_value", str(error), path=name) from error
+    return RecordFact(command_id=_command_id(), by=by, name=name, value=text)
 
 
 def switch(scope: str, target: str, by: str, reason: str, at_ms: int) -> Switch:

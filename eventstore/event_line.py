@@ -53,6 +53,8 @@ def _words(event: e.AnyEvent, chars_max: int) -> str:
             return _question_words(event, chars_max)
         case e.ChildReserved() | e.ChildStarted() | e.ChildToppedUp() | e.ChildSettled():
             return _child_words(event)
+        case e.ContextCompacted() | e.FactRecorded():
+            return _context_words(event, chars_max)
         case _:
             return _call_words(event, chars_max)
 
@@ -161,6 +163,16 @@ def _child_words(event: e.ChildReserved | e.ChildStarted | e.ChildToppedUp | e.C
 
 def _sources(sources: Sources) -> str:
     return " ".join(one.tool for one in sources)
+
+
+def _context_words(event: e.ContextCompacted | e.FactRecorded, chars_max: int) -> str:
+    match event:
+        case e.ContextCompacted():
+            how = " and shortened" if event.terse else ""
+            left = f"{_counted(event.items, 'item')} and {event.history_bytes} bytes left"
+            return f"number {event.number}, the turns up to item {event.until}{how}: {left}"
+        case e.FactRecorded():
+            return _joined(f"{event.name} = {shown(event.value, chars_max)}", by=event.by)
 
 
 def _amounts(named: dict[str, int]) -> str:

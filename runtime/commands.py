@@ -98,7 +98,7 @@ class Executed(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """An executor's report. ``no_effect`` is proof that nothing took effect; without it a failed effect is unknown.
 
     ``result`` is canonical JSON, the bounded view if ``artifact`` names the whole one. ``met`` then has the goal's
-    predicates that the whole one meets.
+    predicates that the whole one meets, and ``facts`` the declared facts that it holds.
     """
 
     call: str
@@ -115,6 +115,7 @@ class Executed(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     progress_sha256: bytes | None = None
     met: tuple[int, ...] | None = None
     source: Source | None = None
+    facts: dict[str, bytes] = {}
 
 
 class Queried(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -258,6 +259,13 @@ class RaiseLease(Outside, frozen=True, kw_only=True, tag="raise_lease"):
     raised: Raised
 
 
+class RecordFact(Outside, frozen=True, kw_only=True, tag="record_fact"):
+    """The host's word on a typed fact: its latest value. ``value`` is JSON of a text, a number, true, false or null."""
+
+    name: Name
+    value: Reason
+
+
 OutsideCommand = (
     Approve
     | Reject
@@ -270,6 +278,7 @@ OutsideCommand = (
     | RaiseLease
     | Send
     | Answer
+    | RecordFact
 )
 Command = (
     Advance

@@ -67,7 +67,7 @@ def resume(state: State, command: Resume, now_ms: int) -> Decision:
                 return refuse(state.reason, f"the limit is still reached: raise {name}")
     if state.reason in _BEFORE_A_REQUEST and not leased:
         (again,) = request(state, turn=state.turn + 1, attempt=1).events
-        if not isinstance(again, e.ModelRequested):
+        if not isinstance(again, e.ModelRequested | e.ContextCompacted):
             return refuse(
                 state.reason, "the next request would stop at once: raise " + _TO_RAISE[state.reason]
             )

@@ -35,6 +35,7 @@ from .commands import (
     Queried,
     RaiseLease,
     RaiseLimits,
+    RecordFact,
     Reject,
     ResolveCall,
     Resume,
@@ -48,6 +49,7 @@ from .decision import NOTHING, Decision, refuse
 from .effects import claim_lost, executed, queried, resolve_call
 from .errors import BugError, CallerError
 from .events import Commanded
+from .facts import record_fact
 from .ladder import checks_done
 from .messages import send
 from .questions import answer
@@ -129,4 +131,5 @@ _RULES: dict[type[Any], Rule] = {
     RaiseLease: raise_lease,
     Send: send,
     Answer: answer,
+    RecordFact: record_fact,
 }

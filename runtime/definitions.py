@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from .errors import HistoryRefused
+from .read_result import READ_RESULT
 from .taint import Trust, stricter
 from .tool_definition import (
     DEFINITION_HASH_FIELDS,
@@ -40,6 +41,8 @@ CONTRACT_FIELDS: Final = (
 ADOPTED_FIELDS: Final = (
     *(name for name in DEFINITION_HASH_FIELDS if name not in CONTRACT_FIELDS),
     *DEFINITION_HASH_FIELDS_IF_SET,
+    "facts",
+    "conditions",
     "timeout_ms",
     "result_bytes_max",
     "max_attempts",
@@ -96,7 +99,7 @@ def changes(
     found: list[DefinitionChange] = []
     for name, known in tools.items():
         now = present(name)
-        if now is known:
+        if now is known or known is READ_RESULT:
             continue
         if now is None:
             if known.offered:
@@ -118,15 +121,19 @@ def is_offered(state: State, tool: str) -> bool:
 
 
 def tools_offered(state: State) -> tuple[ToolDefinition, ...]:
-    """What the next request of the run's model offers."""
+    """What the next request of the run's model offers; with ``read_result`` at the end once there is something to read on."""
     if not state.definitions:
-        return state.pins.tools_offered(state.stage)
-    stages = state.pins.stages
-    return tuple(
-        tool
-        for tool in state.tools.values()
-        if tool.offered and (not stages or tool.name in stages[state.stage].tools)
-    )
+        tools = state.pins.tools_offered(state.stage)
+    else:
+        stages = state.pins.stages
+        tools = tuple(
+            tool
+            for tool in state.tools.values()
+            if tool.offered
+            and tool is not READ_RESULT
+            and (not stages or tool.name in stages[state.stage].tools)
+        )
+    return (*tools, READ_RESULT) if state.reading else tools
 
 
 def encode_definition(definition: ToolDefinition) -> bytes:

@@ -112,6 +112,7 @@ def executed(state: State, command: Executed, now_ms: int) -> Decision:
         command.progress_sha256,
         command.met,
         command.source,
+        command.facts,
     )
     if not effect:
         return Decision((event,))
@@ -134,6 +135,7 @@ def _other_version(command: Executed, code: str) -> Executed:
         size=0,
         progress_sha256=None,
         met=None,
+        facts={},
     )
 
 

@@ -365,8 +365,8 @@ class CallStarted(Event, frozen=True, tag="call_started"):
 class CallExecuted(Event, frozen=True, tag="call_executed"):
     """What an attempt came to. ``unknown`` only for effects. ``result`` is canonical JSON; a result too large to
     show is a blob (``artifact``) with ``size`` bytes in all, and ``result`` is its bounded view. ``met`` then has the
-    numbers of the run's predicates that the whole result meets (``goal.predicates_met``); None: ``result`` is whole.
-    ``source``: None if the tool said nothing of it."""
+    numbers of the run's predicates that the whole result meets (``goal.predicates_met``), and ``facts`` the declared facts
+    that it holds (canonical JSON by name); None: ``result`` is whole. ``source``: None if the tool said nothing of it."""
 
     call: str
     attempt: int
@@ -383,6 +383,7 @@ class CallExecuted(Event, frozen=True, tag="call_executed"):
     progress_sha256: bytes | None = None
     met: tuple[int, ...] | None = None
     source: Source | None = None
+    facts: dict[str, bytes] = {}
 
 
 class CallReconciled(Event, frozen=True, tag="call_reconciled"):
@@ -504,6 +505,37 @@ class LeaseDenied(Event, frozen=True, tag="lease_denied"):
     limits: tuple[str, ...]
 
 
+# --- context -----------------------------------------------------------------------------------------------------
+
+
+class ContextCompacted(Event, frozen=True, tag="context_compacted"):
+    """The turns among the first ``until`` items of the context became digests; ``terse``: and all digests lost their quotes.
+
+    The fold makes them, by the rules of ``revision``. What must come out is counted and hashed: ``items``,
+    ``history_bytes`` and ``context_sha256`` (the rolling hash) of the context after it. ``number`` counts from 1 in its run.
+    """
+
+    number: int
+    until: int
+    terse: bool
+    items: int
+    history_bytes: int
+    context_sha256: bytes
+    revision: str
+
+
+class FactRecorded(Event, frozen=True, tag="fact_recorded"):
+    """A typed fact, by a tool's declaration from the result of ``call``, or by the host (``by``) and then without a call.
+    ``value`` is canonical JSON of a scalar."""
+
+    name: str
+    value: bytes
+    call: str = ""
+    by: str = ""
+    command_id: str = ""
+    command_sha256: bytes = b""
+
+
 AnyEvent = (
     RunStarted
     | RunResumed
@@ -537,6 +569,8 @@ AnyEvent = (
     | ChildSettled
     | LeaseDenied
     | StageEntered
+    | ContextCompacted
+    | FactRecorded
 )
 
 Commanded = (
@@ -549,6 +583,7 @@ Commanded = (
     | QuestionAnswered
     | CallReconciled
     | ChildToppedUp
+    | FactRecorded
 )
 """Facts that may answer an outside command."""
 

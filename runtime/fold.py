@@ -15,13 +15,17 @@ import msgspec
 
 from . import events as e
 from .canonical import decode_canonical
+from .context import check_compaction, encode_item, reads_on
 from .definitions import decode_definition, tools_offered
+from .digest import fact_line, handle_of, note_of
 from .errors import BugError, HistoryRefused
 from .goal import Evidence
 from .limits import RAISABLE, LimitValues
 from .model import AssistantCall, AssistantItem, Item, NoteItem, ResultItem, UserItem
 from .pins import Pins, number_of_leave
 from .projection import CANNOT_TEXT, answer_content, error_content, ok_content, replayed_content
+from .read_result import READ_RESULT
+from .request_head import request_head
 from .state import (
     EACH,
     METERED,
@@ -29,21 +33,19 @@ from .state import (
     ApprovalState,
     CallState,
     ChildState,
+    FactState,
     Meters,
     QuestionState,
     State,
     run_name,
 )
 from .taint import TaintSource, added
-from .tool_definition import ToolDefinition
 from .transitions import CallPhase, next_call_phase, next_run_phase
-
-_encode_item = msgspec.msgpack.Encoder().encode
 
 
 def begin(event: e.RunStarted, pins: Pins, at_ms: int) -> State:
     """The state after ``run_started``, the first event of every log."""
-    request_head, request_head_bytes = pins_head(pins, pins.tools_offered(0))
+    head_sha256, head_bytes = request_head(pins, pins.tools_offered(0))
     limits = with_lease(pins.limits, event.limits) if event.limits else pins.limits
     state = State(
         run_id=event.run_id,
@@ -51,8 +53,8 @@ def begin(event: e.RunStarted, pins: Pins, at_ms: int) -> State:
         pins_sha256=event.pins_sha256,
         limits=limits,
         tools={tool.name: tool for tool in pins.tools if tool.offered},
-        request_head_sha256=request_head,
-        request_head_bytes=request_head_bytes,
+        request_head_sha256=head_sha256,
+        request_head_bytes=head_bytes,
         meters=Meters.of(limits),
         tenant=event.tenant,
         principal=event.principal,
@@ -94,21 +96,6 @@ def with_lease(limits: LimitValues, differing: Mapping[str, int]) -> LimitValues
         else:
             raise HistoryRefused("limit_unknown", f"{name} is no limit", path=name)
     return msgspec.structs.replace(limits, **fields, tool_calls_each=each)
-
-
-def pins_head(pins: Pins, offered: tuple[ToolDefinition, ...]) -> tuple[bytes, int]:
-    """What every request has in common that offers these tools, hashed once: adapter, model, system text, tool definitions;
-    and how many bytes it counts for in the input bound."""
-    head = (
-        pins.api_family,
-        pins.adapter_revision,
-        pins.template_revision,
-        pins.model,
-        pins.system,
-        [tool.definition_sha256.hex() for tool in offered],
-    )
-    encoded = msgspec.json.encode(head)
-    return sha256(encoded).digest(), len(encoded) + sum(tool.size_bytes for tool in offered)
 
 
 def fold(records: Iterable[tuple[e.AnyEvent, int]], pins: Mapping[bytes, Pins]) -> State:
@@ -195,7 +182,7 @@ def _definition_adopted(state: State, event: e.DefinitionAdopted, at_ms: int) ->
     state.phase = next_run_phase(state.phase, "definition_adopted")
     state.tools = {**state.tools, event.tool: definition}
     state.definitions = {**state.definitions, event.tool: event.definition_sha256}
-    state.request_head_sha256, state.request_head_bytes = pins_head(state.pins, tools_offered(state))
+    state.request_head_sha256, state.request_head_bytes = request_head(state.pins, tools_offered(state))
 
 
 def _message_received(state: State, event: e.MessageReceived, at_ms: int) -> None:
@@ -215,11 +202,14 @@ def _message_received(state: State, event: e.MessageReceived, at_ms: int) -> Non
 
 
 def take_in(state: State) -> None:
-    """People's messages join the history, if they may stand at its end: all calls there have their results, no request
+    """People's messages, and facts of the host before them, join the history, if they may stand at its end: all calls there have their results, no request
     is out, and no paused turn waits for its continuation."""
     phase = state.resume_phase if state.phase == "suspended" else state.phase
     free = phase in ("created", "model_retry", "results_ready") and state.finish != "paused"
     if free or (phase == "deciding" and state.finish == "final"):
+        for item in state.waiting_items:
+            _append_item(state, item)
+        state.waiting_items = []
         for text in state.unread:
             _append_item(state, UserItem(text))
         state.unread = []
@@ -268,7 +258,7 @@ def _run_suspended(state: State, event: e.RunSuspended, at_ms: int) -> None:
     state.phase = next_run_phase(before, "run_suspended")
     # A turn that came to nothing is asked for again from the same history.
     state.resume_phase = "results_ready" if before == "deciding" else before
-    if state.unread:
+    if state.unread or state.waiting_items:
         take_in(state)
     _stop(state, event, at_ms)
 
@@ -312,6 +302,7 @@ def _model_requested(state: State, event: e.ModelRequested, at_ms: int) -> None:
     state.reserved_input = event.input_tokens_bound
     state.reserved_output = event.output_tokens_max
     state.reserved_cost = event.cost_bound_micros
+    state.requested_items = event.items
     meters.input_tokens.reserve(event.input_tokens_bound)
     meters.output_tokens.reserve(event.output_tokens_max)
     meters.total_tokens.reserve(event.input_tokens_bound + event.output_tokens_max)
@@ -339,7 +330,7 @@ def _model_responded(state: State, event: e.ModelResponded, at_ms: int) -> None:
     if not event.calls and event.finish in ("final", "paused") and (event.text or event.continuation):
         # A turn with calls joins the history when its results do: a call is never split from its result.
         _append_item(state, AssistantItem(event.text, (), event.continuation))
-    if state.unread:
+    if state.unread or state.waiting_items:
         take_in(state)
 
 
@@ -349,7 +340,7 @@ def _model_failed(state: State, event: e.ModelFailed, at_ms: int) -> None:
     state.model_code = event.code
     state.model_retry_at_ms = event.retry_at_ms
     state.response_id = event.response_id
-    if state.unread:
+    if state.unread or state.waiting_items:
         take_in(state)
 
 
@@ -480,6 +471,7 @@ def _approval_decided(state: State, event: e.ApprovalDecided, at_ms: int) -> Non
     approval.decision = event.decision
     approval.approver = event.approver
     approval.reason = event.reason
+    state.approvals[event.call] = event.decision
     _remember(state, event)
 
 
@@ -581,6 +573,7 @@ def _call_executed(state: State, event: e.CallExecuted, at_ms: int) -> None:
     call.progress_sha256 = event.progress_sha256
     call.met = event.met
     call.source = event.source
+    call.facts = event.facts
     call.observed_at_ms = at_ms
     if event.source is not None and event.outcome == "succeeded":
         _note_version(state, call, event.source)
@@ -673,6 +666,8 @@ def _result_bound(state: State, event: e.ResultBound, at_ms: int) -> None:
         call.result = event.result
         call.result_sha256 = None if event.result is None else sha256(event.result).digest()
     call.content = _content(state, call, event)
+    if call.artifact is not None and event.status == "ok" and not state.reading:
+        _offer_reading(state)
     state.turn_result_bytes += len(call.content)
     _count_result(state, call)
     if last:
@@ -695,8 +690,11 @@ def _content(state: State, call: CallState, event: e.ResultBound) -> bytes:
         truncated = call.met is not None or call.artifact is not None
         source = call.source
         as_of = state.as_of if state.as_of and state.tools[call.tool].snapshot else ""
+        handle = "" if call.artifact is None else handle_of(call.artifact)
         if source is None and not as_of:
-            return ok_content(result, call.observed_at_ms, truncated=truncated, trusted=trusted)
+            return ok_content(
+                result, call.observed_at_ms, truncated=truncated, trusted=trusted, handle=handle
+            )
         return ok_content(
             result,
             (source and source.observed_at_ms) or call.observed_at_ms,
@@ -704,6 +702,7 @@ def _content(state: State, call: CallState, event: e.ResultBound) -> bytes:
             source_version="" if source is None else source.version,
             as_of=as_of,
             trusted=trusted,
+            handle=handle,
         )
     data = None if call.child is None else call.result  # what an agent did that failed afterwards
     return error_content(event.code, event.safe_message, path=call.path, retryable=call.retryable, data=data)
@@ -793,7 +792,7 @@ def _close_turn(state: State) -> None:
             _taint(state, call)
     counters = state.counters
     counters.idle_turns = 0 if state.turn_progress else counters.idle_turns + 1
-    if state.unread:
+    if state.unread or state.waiting_items:
         take_in(state)
 
 
@@ -885,7 +884,7 @@ def _stage_entered(state: State, event: e.StageEntered, at_ms: int) -> None:
     state.stage = following
     state.stage_evidence = [0] * len(stages[following].leave)
     state.stage_calls = []
-    state.request_head_sha256, state.request_head_bytes = pins_head(state.pins, tools_offered(state))
+    state.request_head_sha256, state.request_head_bytes = request_head(state.pins, tools_offered(state))
     state.turn_progress = True
     state.counters.idle_turns = 0
 
@@ -893,6 +892,40 @@ def _stage_entered(state: State, event: e.StageEntered, at_ms: int) -> None:
 def _lease_denied(state: State, event: e.LeaseDenied, at_ms: int) -> None:
     state.phase = next_run_phase(state.phase, "lease_denied")
     state.lease_denied = tuple(dict.fromkeys((*state.lease_denied, *event.limits)))
+
+
+# --- context -----------------------------------------------------------------------------------------------------
+
+
+def _context_compacted(state: State, event: e.ContextCompacted, at_ms: int) -> None:
+    phase = next_run_phase(state.phase, "context_compacted")
+    made = check_compaction(state, event)
+    state.phase = phase
+    state.compactions = event.number
+    state.items = made.items  # a new list: whoever was given the old one keeps what it was given
+    state.counters.history_bytes = made.history_bytes
+    state.rolling_sha256 = made.rolling_sha256
+    if not state.reading:
+        _offer_reading(state)
+
+
+def _offer_reading(state: State) -> None:
+    """From now on there is something to read on."""
+    if not reads_on(state):
+        return
+    state.reading = True
+    state.tools[READ_RESULT.name] = READ_RESULT
+    state.request_head_sha256, state.request_head_bytes = request_head(state.pins, tools_offered(state))
+
+
+def _fact_recorded(state: State, event: e.FactRecorded, at_ms: int) -> None:
+    state.phase = next_run_phase(state.phase, "fact_recorded")
+    state.facts[event.name] = FactState(event.value, event.call, at_ms)
+    if not event.call:
+        # Nothing else in the history says it: it goes in as it is, after the turn that is under way.
+        state.waiting_items.append(note_of([fact_line(event.name, event.value, "", at_ms)]))
+        take_in(state)
+    _remember(state, event)
 
 
 # --- shared leaves -----------------------------------------------------------------------------------------------
@@ -904,7 +937,7 @@ def repeat_key(call: CallState) -> bytes:
 
 
 def _append_item(state: State, item: Item) -> None:
-    encoded = _encode_item(item)
+    encoded = encode_item(item)
     state.items.append(item)
     state.rolling_sha256 = sha256(state.rolling_sha256 + encoded).digest()
     state.counters.history_bytes += len(encoded)
@@ -948,4 +981,6 @@ _APPLY: dict[type[e.Event], Callable[[State, Any, int], None]] = {
     e.ChildSettled: _child_settled,
     e.LeaseDenied: _lease_denied,
     e.StageEntered: _stage_entered,
+    e.ContextCompacted: _context_compacted,
+    e.FactRecorded: _fact_recorded,
 }

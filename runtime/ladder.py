@@ -22,6 +22,7 @@ from .effects import limit_short
 from .errors import CallerError
 from .fold import repeat_key
 from .key_rows import by_row
+from .read_result import READ_RESULT
 from .recheck import recheck_done
 from .refusal import NOT_AVAILABLE, REFUSAL_TEXT, first_refusal
 from .state import CallState, State
@@ -37,7 +38,8 @@ def admit(state: State, call: CallState) -> tuple[Admitted, dict[str, JSON]] | R
     text that was cut to nothing doesn't get here: its turn isn't executable.)"""
     definition = state.tools.get(call.tool)
     stages = state.pins.stages
-    if definition is None or not definition.offered or (stages and call.tool not in stages[call.stage].tools):
+    staged = not stages or call.tool in stages[call.stage].tools or definition is READ_RESULT
+    if definition is None or not definition.offered or not staged:
         return Refused(rung="known", code="unknown_tool", safe_message=NOT_AVAILABLE)
     validator = definition.validator()
     try:

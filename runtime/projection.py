@@ -1,7 +1,7 @@
 """``model_result``: all that a model sees of a call. The protected record never leaves.
 
 The projection is canonical JSON with sorted keys: ``as_of`` (the run's snapshot, of a tool that reads at it), ``code``,
-``data``, ``message``, ``observed_at`` (ms: what the tool says, else store time), ``replayed``, ``source_version``, ``status``,
+``data``, ``handle``, ``message``, ``observed_at`` (ms: what the tool says, else store time), ``replayed``, ``source_version``, ``status``,
 ``truncated``, ``trust``. Result data is marked untrusted unless its tool declares that the host vouches for it: it is something a
 far side said, never an instruction and never control. What a person answered to a question is a ``person``'s word.
 """
@@ -22,14 +22,18 @@ def ok_content(
     source_version: str = "",
     as_of: str = "",
     trusted: bool = False,
+    handle: str = "",
 ) -> bytes:
-    """A success. ``result`` is canonical JSON already, so it is put in place as it is."""
+    """A success. ``result`` is canonical JSON already, so it is put in place as it is. ``handle``: of a truncated one, under
+    which ``read_result`` reads the whole."""
     first = b'"as_of":%s,' % canonical_bytes(as_of) if as_of else b""
     version = b',"source_version":%s' % canonical_bytes(source_version) if source_version else b""
     middle = b',"truncated":true' if truncated else b""
-    return b'{%s"data":%s,"observed_at":%d%s,"status":"ok"%s,"trust":%s}' % (
+    named = b',"handle":"%s"' % handle.encode() if handle else b""
+    return b'{%s"data":%s%s,"observed_at":%d%s,"status":"ok"%s,"trust":%s}' % (
         first,
         result,
+        named,
         observed_at_ms,
         version,
         middle,

@@ -7,6 +7,7 @@ from typing import Final
 from . import events as e
 from .binding import binding_sha256
 from .decision import Decision
+from .facts import facts_of
 from .state import CallState, State
 
 
@@ -24,7 +25,7 @@ def bind_executed(state: State, call: CallState) -> Decision:
         digest = binding_sha256(
             call.request_sha256, state.response_id, call.call, "ok", "", call.result_sha256
         )
-        return Decision((e.ResultBound(call.call, "ok", "", digest),))
+        return Decision((*facts_of(state, call), e.ResultBound(call.call, "ok", "", digest)))
     return Decision((bind_error(state, call, call.code or "failed", call.safe_message),))
 
 

@@ -72,6 +72,14 @@ class ChildState(msgspec.Struct, gc=False):
     """What the child's model had read of outsiders, as of its end."""
 
 
+class FactState(msgspec.Struct, frozen=True, gc=False):
+    """The latest value of one fact: canonical JSON of a scalar, the call that it is from (none: the host recorded it), when."""
+
+    value: bytes
+    call: str
+    at_ms: int
+
+
 class CallState(msgspec.Struct, gc=False):
     """One proposed call of the open turn, from proposal to its bound result."""
 
@@ -121,6 +129,7 @@ class CallState(msgspec.Struct, gc=False):
     progress_sha256: bytes | None = None
     met: tuple[int, ...] | None = None
     source: Source | None = None
+    facts: dict[str, bytes] = {}
     resend_denied: bool = False
     queries: int = 0
     next_query_at_ms: int = 0
@@ -263,6 +272,7 @@ class State(msgspec.Struct):
     approval_expired_for: str = ""
     # history
     items: list[Item] = []
+    """The context of the next request: the history, with digests in place of the turns that were compacted."""
     rolling_sha256: bytes = ZERO_DIGEST
     continuation: bytes | None = None
     # counters and evidence
@@ -299,6 +309,17 @@ class State(msgspec.Struct):
     """Command id -> ``commands.command_sha256``: what was accepted under that id."""
     unread: list[str] = []
     """Messages of people that are on record and couldn't join the history yet."""
+    # context
+    requested_items: int = 0
+    """How many of ``items`` the open request holds."""
+    compactions: int = 0
+    reading: bool = False
+    """Whether ``read_result`` is offered: something was truncated or compacted."""
+    approvals: dict[str, str] = {}
+    """Call -> what was decided about its latest preview."""
+    facts: dict[str, FactState] = {}
+    waiting_items: list[Item] = []
+    """What came while a turn was under way: it joins ``items`` after it."""
 
     stopped_at_ms: int = 0
     """When it stopped or ended last."""

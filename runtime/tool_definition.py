@@ -60,7 +60,9 @@ DEFINITION_HASH_FIELDS_IF_SET: Final = (
 _IF_USED: Final = frozenset({"stages"})
 """Of an agent: hashed only where it isn't empty."""
 
-_NEVER_SHOWN: Final = frozenset({"kind", "agents", "offered", *DEFINITION_HASH_FIELDS_IF_SET})
+_NEVER_SHOWN: Final = frozenset(
+    {"kind", "agents", "offered", "facts", "conditions", *DEFINITION_HASH_FIELDS_IF_SET}
+)
 
 
 def is_tool_name(name: str) -> bool:
@@ -74,6 +76,8 @@ class ToolDefinition(msgspec.Struct, frozen=True, kw_only=True, dict=True, forbi
     `parameters` and `result` are closed, linted JSON Schemas. `cost_micros` is the cost of one attempt in
     micro-units of the run's currency. `key` is `None` exactly for reads. A call of an `agent` starts a child run of one of
     `agents`, by its argument `agent` where there are several; one of a `question` is put to people. A tool that isn't `offered` to the run is there for its agents.
+    `facts`: names of typed facts and the dotted paths of the result's fields that set them. `conditions`: paths of fields that
+    stay when an old result is compacted (units, validity, as-of, citations).
     """
 
     name: str
@@ -113,6 +117,8 @@ class ToolDefinition(msgspec.Struct, frozen=True, kw_only=True, dict=True, forbi
     same_version_in: Literal["turn", "run"] = "turn"
     trust: Trust = "undeclared"
     after_untrusted: AfterUntrusted = "policy"
+    facts: dict[str, str] = {}
+    conditions: tuple[str, ...] = ()
 
     @property
     def is_effect(self) -> bool:
@@ -122,7 +128,8 @@ class ToolDefinition(msgspec.Struct, frozen=True, kw_only=True, dict=True, forbi
     @cached_property
     def definition_sha256(self) -> bytes:
         """The 32-byte hash over `DEFINITION_HASH_FIELDS`, an object of those fields in canonical JSON; of an agent with
-        `kind` and `agents` too, and with what of `DEFINITION_HASH_FIELDS_IF_SET` isn't the default."""
+        `kind` and `agents` too, and with what of `DEFINITION_HASH_FIELDS_IF_SET` isn't the default, and
+        with `facts` and `conditions` where there are some."""
         fields: dict[str, JSON] = {}
         for name in DEFINITION_HASH_FIELDS:
             value: Any = getattr(self, name)
@@ -139,6 +146,10 @@ class ToolDefinition(msgspec.Struct, frozen=True, kw_only=True, dict=True, forbi
                 {key: value for key, value in agent.items() if value or key not in _IF_USED}
                 for agent in agents
             ]
+        if self.facts:
+            fields["facts"] = dict(self.facts)
+        if self.conditions:
+            fields["conditions"] = list(self.conditions)
         return sha256(canonical_bytes(fields))
 
     @cached_property

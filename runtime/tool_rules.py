@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final, cast, get_args
 
 from .canonical import CanonicalRefused
+from .declared_paths import CONDITIONS_EACH_MAX, FACTS_EACH_MAX, PATH_CHARS_MAX, is_fact_name
 from .errors import DeclarationError, IrreversibleNeedsKey
 from .taint import refuse_words
 from .tool_definition import ApprovalRule, FarSide, Fence, Risk, ToolDefinition
@@ -30,6 +32,7 @@ def refuse_contradictions(definition: ToolDefinition, *, is_async: bool) -> None
     else:
         _refuse_read(definition)
     _refuse_fields(definition)
+    _refuse_paths(definition)
     if definition.fence != "none":
         raise _refusal(
             definition,
@@ -130,6 +133,46 @@ def _refuse_read(definition: ToolDefinition) -> None:
         raise _refusal(definition, "far_side", "read_has_far_side", "a read leaves nothing at a far side")
     if definition.has_query:
         raise _refusal(definition, "query", "read_has_query", "a read has no effect to query for")
+
+
+def _refuse_paths(definition: ToolDefinition) -> None:
+    """Facts and conditions name fields that the declared result can have; facts name scalars."""
+    facts = cast("dict[object, object]", definition.facts)
+    if len(facts) > FACTS_EACH_MAX:
+        raise _refusal(definition, "facts", "out_of_bounds", f"at most {FACTS_EACH_MAX}")
+    if len(definition.conditions) > CONDITIONS_EACH_MAX:
+        raise _refusal(definition, "conditions", "out_of_bounds", f"at most {CONDITIONS_EACH_MAX}")
+    for name in facts:
+        if not isinstance(name, str) or is_fact_name(name) is None:
+            raise _refusal(definition, "facts", "fact_name", "a name is [a-z][a-z0-9_.]{0,63} in ASCII")
+    paths = [("facts", path) for path in facts.values()] + [
+        ("conditions", path) for path in definition.conditions
+    ]
+    for field, path in paths:
+        if not isinstance(path, str) or not 0 < len(path) <= PATH_CHARS_MAX or not all(path.split(".")):
+            raise _refusal(definition, field, "result_path", "a dotted path of the result's members")
+        node = _declared_at(definition.result, path)
+        if node is None:
+            raise _refusal(
+                definition, f"{field}.{path}", "result_field", "the declared result has no such field"
+            )
+        if field == "facts" and node.get("type") in ("object", "array"):
+            raise _refusal(definition, f"{field}.{path}", "fact_type", "a fact is a scalar")
+
+
+def _declared_at(schema: Mapping[str, object] | None, path: str) -> Mapping[str, object] | None:
+    """The schema of a field of the result; an empty one where the declaration says nothing of it, None where it rules it
+    out."""
+    node: Mapping[str, object] = schema or {}
+    for name in path.split("."):
+        members = cast("Mapping[str, Mapping[str, object]]", node.get("properties", {}))
+        if name in members:
+            node = members[name]
+        elif node.get("additionalProperties") is False and "$ref" not in node:
+            return None
+        else:
+            return {}
+    return node
 
 
 def _refuse_fields(definition: ToolDefinition) -> None:

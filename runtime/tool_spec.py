@@ -10,7 +10,7 @@ import functools
 import inspect
 import sys
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, TypeVar, cast, get_args, get_origin
 
@@ -155,6 +155,8 @@ def tool(
     params: dict[str, Any] | None = None,
     returns: dict[str, Any] | None = None,
     handler_revision: str | None = None,
+    facts: Mapping[str, str] | None = None,
+    conditions: tuple[str, ...] = (),
 ) -> Callable[[F], F]:
     """Declare a function, method, partial or callable object as a tool; raises `DeclarationError`.
 
@@ -175,6 +177,10 @@ def tool(
     `snapshot`: it reads at the run's `as_of` (`ctx.as_of`); its calls are refused in a run without one. `same_version`: the
     name of a group of reads whose results within one turn (`same_version_in="run"`: in the whole run) come from one version
     of their source, which each returns as `Observed(value, source_version=...)`.
+
+    `facts`: names of typed facts, and the fields of the result that set them (`{"order_state": "order.state"}`); scalars,
+    recorded when the result is bound. `conditions`: fields that stay when an old result is compacted: units, validity, as-of,
+    citations.
 
     A parameter named `ctx` is filled by the runtime and shown to no model: who acts, the idempotency key as hex (`ctx.key`,
     for the far side), the attempt, the time left, a cancel token and the host's dependencies (`actors.context`). The description is the docstring unless given. A function is
@@ -215,6 +221,8 @@ def tool(
         snapshot=snapshot,
         same_version=same_version,
         same_version_in=same_version_in,
+        facts=dict(facts or {}),
+        conditions=tuple(conditions),
     )
 
     def declare(function: F) -> F:

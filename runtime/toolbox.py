@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from .agent_reach import names_of_agents, permitted, reachable
+from .built_in import BUILT_IN
 from .errors import DuplicateTool, UnknownTool
 from .tool_spec import ToolDefinition, ToolSpec, tool_spec
 
@@ -34,6 +35,10 @@ class Toolbox(Mapping[str, ToolSpec]):
 
     def __getitem__(self, name: str) -> ToolSpec:
         return self._specs[name]
+
+    def spec(self, name: str) -> ToolSpec | None:
+        """The tool of that name, a built-in one where the application has none; None if there is neither."""
+        return self._specs.get(name) or BUILT_IN.get(name)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._specs)

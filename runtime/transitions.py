@@ -103,6 +103,7 @@ def _run_table() -> RunTable:
         ("suspended", "definition_adopted"): ("suspended",),
         ("suspended", "limits_raised"): ("suspended",),
         ("suspended", "cancel_requested"): ("suspended",),
+        ("suspended", "fact_recorded"): ("suspended",),
         ("suspended", "close_requested"): ("suspended",),
         # What is closed while stopped: an unknown effect by a person, open calls by a close or a cancel, a read that
         # was out when a sibling's changed definition stopped the run by its report.
@@ -118,11 +119,13 @@ def _run_table() -> RunTable:
         # The one fact that may still arrive after the end: what an unknown effect turned out to be.
         ("terminated", "call_reconciled"): ("terminated",),
     }
+    for phase in ("model_retry", "results_ready", "deciding"):
+        table[(phase, "context_compacted")] = (phase,)
     for tag in _CALL_EVENTS:
         table[("open_calls", tag)] = ("open_calls",)
     for phase in _LIVE:
         # `call_reconciled`: an unknown effect of an earlier turn, bound as unknown before a stop that was lifted.
-        for tag in ("run_resumed", "limits_raised", "cancel_requested", "call_reconciled"):
+        for tag in ("run_resumed", "limits_raised", "cancel_requested", "call_reconciled", "fact_recorded"):
             table[(phase, tag)] = (phase,)
         table.setdefault((phase, "message_received"), (phase,))
     del table[("created", "call_reconciled")]

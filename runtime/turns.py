@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from hashlib import sha256
-
 from . import events as e
 from .binding import check_bindings
 from .commands import ModelReplied
+from .context import compaction, fits, input_tokens_bound, request_sha256
 from .decision import NOTHING, Decision
 from .definitions import is_offered
 from .limits import CEILING, MODEL_BACKOFF_MS, backoff_ms
@@ -21,9 +20,6 @@ NAME_CHARS_MAX = 128
 LABEL_CHARS_MAX = 256
 SPENT_MAX = 2**62
 """A reported cost above this is written as this: it is over every limit that can be set."""
-
-BYTES_PER_TOKEN_ESTIMATE = 3
-ITEM_OVERHEAD_TOKENS = 8
 
 
 def next_request(state: State, now_ms: int) -> Decision:
@@ -94,16 +90,9 @@ def _failed_for_good(state: State) -> str:
     return ""
 
 
-def input_tokens_bound(state: State) -> int:
-    """Upper bound (``"bytes"``: a token is at least a byte) or estimate of the next request's input tokens."""
-    size = state.counters.history_bytes + state.request_head_bytes
-    if state.limits.token_bound == "estimate":
-        size = -(-size // BYTES_PER_TOKEN_ESTIMATE)
-    return size + ITEM_OVERHEAD_TOKENS * len(state.items)
-
-
 def request(state: State, *, turn: int, attempt: int) -> Decision:
-    """Reserve and ask, or stop: a request goes out only if its input bound plus its maximum output fits."""
+    """Reserve and ask, or stop: a request goes out only if its input bound plus its maximum output fits. Where the context
+    is what is too small, old turns leave it first; the request is due then."""
     meters, limits = state.meters, state.limits
     if turn != state.turn and meters.turns.free < 1:
         return _out_of(state, turn, "max_turns")
@@ -111,10 +100,10 @@ def request(state: State, *, turn: int, attempt: int) -> Decision:
         return _out_of(state, turn, "max_turns", "model_attempts")
     input_bound = input_tokens_bound(state)
     output_max = limits.output_tokens_per_request
-    if (
-        input_bound + output_max > limits.context_tokens
-        or state.counters.history_bytes > limits.history_bytes
-    ):
+    if not fits(state):
+        compact = compaction(state)
+        if compact is not None:
+            return Decision((compact,))
         return stop(state, "context_exhausted", f"{input_bound} input tokens")
     if (
         input_bound > meters.input_tokens.free
@@ -126,9 +115,9 @@ def request(state: State, *, turn: int, attempt: int) -> Decision:
     cost = 0 if price is None else cost_bound(price, input_bound, output_max)
     if cost > meters.cost_micros.free:
         return _out_of(state, turn, "budget_cost")
-    digest = sha256(
-        state.request_head_sha256 + state.rolling_sha256 + b"%d/%d/%d" % (turn, len(state.items), output_max)
-    ).digest()
+    digest = request_sha256(
+        state.request_head_sha256, state.rolling_sha256, turn, len(state.items), output_max
+    )
     return Decision(
         (e.ModelRequested(turn, attempt, digest, len(state.items), input_bound, output_max, cost),)
     )

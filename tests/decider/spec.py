@@ -118,7 +118,8 @@ def ledger_drift(runs: Iterable[Run]) -> list[str]:
 def step(state: State, event: e.AnyEvent, at_ms: int) -> None:
     """``evolve`` with its arrows noted and every law checked."""
     run_before = state.phase
-    name: str | None = getattr(event, "call", None)
+    # A fact names the call that it is from and moves nothing of it.
+    name: str | None = None if isinstance(event, e.FactRecorded) else getattr(event, "call", None)
     before = state.calls[name].phase if name in state.calls else ""
     if name is not None and name not in state.calls and name in state.unknown_calls:
         before = "bound"

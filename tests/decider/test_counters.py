@@ -8,11 +8,11 @@ import pytest
 
 from boundloop.runtime import events as e
 from boundloop.runtime.commands import Executed, RaiseLimits, Resume
+from boundloop.runtime.context import ITEM_OVERHEAD_TOKENS, input_tokens_bound
 from boundloop.runtime.goal import Evidence, Goal
 from boundloop.runtime.limits import MARGIN_MS
 from boundloop.runtime.model import NoteItem, ProposedCall, Usage, UserItem
 from boundloop.runtime.prices import FREE, Price
-from boundloop.runtime.turns import ITEM_OVERHEAD_TOKENS, input_tokens_bound
 
 from .family import helped
 from .shop import limits, pins

@@ -31,7 +31,7 @@ from boundloop.runtime.transitions import (
 from .spec import CALL_ARROWS, RUN_ARROWS, SHOWN_ARROWS, Arrow, Run, call
 
 HERE = Path(__file__)
-RANDOM = {"test_random_walk", "test_far_side_walk", HERE.stem}
+RANDOM = {"test_random_walk", "test_far_side_walk", "test_context_laws", HERE.stem}
 """Not counted: what a random walk walked today it may not walk tomorrow."""
 
 
@@ -163,6 +163,8 @@ def one_of_each() -> list[e.AnyEvent]:
         e.ChildSettled("c1.0", "r2", {}, "completed", "final"),
         e.LeaseDenied("run:r0", ("turns",)),
         e.StageEntered("draft", "enquire", ("c1.0",)),
+        e.ContextCompacted(1, 2, False, 1, 1, zero, "1"),
+        e.FactRecorded("state", b"1", by="u"),
     ]
 
 

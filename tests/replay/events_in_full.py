@@ -78,7 +78,22 @@ EVENTS: tuple[e.AnyEvent, ...] = (
     e.CallWaiting("c1.0", A, "r2", "c1.0", "in_flight"),
     e.CallStarted("c1.0", 2, 9_000, A, VERDICTS, UNDER),
     e.CallExecuted(
-        "c1.0", 2, "succeeded", b"{}", A, "output_invalid", "text", True, 1, 2, B, 3, C, (0, 2), SOURCE
+        "c1.0",
+        2,
+        "succeeded",
+        b"{}",
+        A,
+        "output_invalid",
+        "text",
+        True,
+        1,
+        2,
+        B,
+        3,
+        C,
+        (0, 2),
+        SOURCE,
+        {"state": b'"paid"'},
     ),
     e.CallReconciled(
         "c1.0", "applied", "boss", b"{}", A, "seen", 5, "cmd7", "output_invalid", D, (1,), SOURCE
@@ -99,6 +114,8 @@ EVENTS: tuple[e.AnyEvent, ...] = (
     ),
     e.LeaseDenied("run:r0", ("turns",)),
     e.StageEntered("draft", "enquire", ("c1.0", "c2.1")),
+    e.ContextCompacted(2, 9, True, 4, 1_500, A, "1"),
+    e.FactRecorded("order_state", b'"paid"', "c1.0", "boss", "cmd9", D),
     e.ResultBound("c1.0", "ok", "replayed", A, "text", b"{}", e.ReplayedFrom("r0", "c1.0", 4, True)),
 )
 
