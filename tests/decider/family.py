@@ -104,12 +104,12 @@ class Family:
     def ask(self, run: Run) -> bool:
         """The open question to the runs above; whether one of them gave something."""
         order = next(order for order in run.orders() if isinstance(order, AskParent))
-        answer = self._ask(run.state, dict(order.asked))
+        answer = self.answer_from_above(run.state, dict(order.asked))
         run.send(answer)
         self.check()
         return isinstance(answer, RaiseLease)
 
-    def _ask(self, child: State, asked: Short) -> RaiseLease | NothingLeft | Cancel:
+    def answer_from_above(self, child: State, asked: Short) -> RaiseLease | NothingLeft | Cancel:
         parent = self.runs[child.parent_run]
         subject = parent.state.calls.get(child.parent_call)
         if subject is None or subject.phase != "waiting_child":
@@ -124,7 +124,7 @@ class Family:
             parent.send(command)
             self.check()
             if parent.refusal == "nothing_left" and parent.state.parent_run:
-                further = self._ask(parent.state, short_of(parent.state, asked))
+                further = self.answer_from_above(parent.state, short_of(parent.state, asked))
                 if isinstance(further, NothingLeft):
                     break
                 parent.send(further)
