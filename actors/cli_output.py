@@ -62,6 +62,7 @@ _REFUSED: Final = {
     "question_not_found": NOT_FOUND,
     "call_not_found": NOT_FOUND,
     "seq_range": NOT_FOUND,
+    "no_request": NOT_FOUND,
     "max_turns": LIMIT,
     "max_tool_calls": LIMIT,
     "budget_tokens": LIMIT,

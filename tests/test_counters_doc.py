@@ -19,7 +19,14 @@ NO_COUNTERS: Final = frozenset(
         *("model_epoch", "model_retry_at_ms", "attempt_epoch", "valid_until_ms", "retry_at_ms", "index"),
         *("observed_at_ms", "stopped_at_ms", "next_query_at_ms", "checked_seq", "commands", "stage"),
         # what one request or result holds
-        *("reserved_input", "reserved_output", "reserved_cost", "request_head_bytes", "size"),
+        *(
+            "reserved_input",
+            "reserved_output",
+            "reserved_cost",
+            "request_head_bytes",
+            "requested_items",
+            "size",
+        ),
     }
 )
 """Integers of a state that count nothing."""
