@@ -65,6 +65,8 @@ def state_view(state: State) -> dict[str, Any]:
         "epoch": state.epoch,
         "at": when(state.at_ms),
         "cancelled": state.cancel_reason,
+        "messages": state.counters.messages,
+        "unread": len(state.unread),
     }
 
 

@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Any, Final, Self, TypeAlias, TypeVar, Unpack
 
 from ..adapters.port import ModelAdapter
+from ..eventstore.inbox import Inbox, Kind
 from ..eventstore.port import EventStore
 from ..runtime.commands import CommandAnswer, OutsideCommand
 from ..runtime.errors import DeclarationError, StoreError, StoreUrlError
@@ -206,6 +207,18 @@ class AsyncRuntime:
     ) -> int:
         """As ``Runtime.resolve_call``."""
         return await self._command(run_id, wishes.resolve_call(call, by, result, reason, applied=applied))
+
+    async def inbox(
+        self,
+        *,
+        root: AnyRun | None = None,
+        kind: Kind | None = None,
+        tenant: str | None = None,
+        limit: int = 100,
+    ) -> Inbox:
+        """As ``Runtime.inbox``."""
+        root_id = None if root is None else _id(root)
+        return await self._on_loop(self._embedded.inbox(root_id, kind, tenant, limit))
 
     async def switch(self, scope: str, target: str = "", *, on: bool, by: str, reason: str = "") -> None:
         """As ``Runtime.switch``."""
@@ -509,6 +522,19 @@ class Runtime:
         """A person's word on an unknown effect; ``result`` is JSON when it was applied."""
         command = wishes.resolve_call(call, by, result, reason, applied=applied)
         return self._call(self._embedded.command(_id(run_id), command))
+
+    def inbox(
+        self,
+        *,
+        root: AnyRun | None = None,
+        kind: Kind | None = None,
+        tenant: str | None = None,
+        limit: int = 100,
+    ) -> Inbox:
+        """What waits for a person in this store, or in the tree of one run: ``approval``, ``question``, ``unknown`` and
+        ``stop`` rows (``eventstore.inbox.InboxRow``), at most ``limit`` (1 to 1,000), the oldest of them first."""
+        root_id = None if root is None else _id(root)
+        return self._call(self._embedded.inbox(root_id, kind, tenant, limit))
 
     def switch(self, scope: str, target: str = "", *, on: bool, by: str, reason: str = "") -> None:
         """Turn a kill switch: ``global``, ``tenant`` or ``tool`` (its name in ``target``). Effects see it at once."""

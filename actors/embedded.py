@@ -14,6 +14,7 @@ from typing import Final, Protocol, TypeVar, cast
 
 from ..adapters.port import ModelAdapter
 from ..eventstore.history import load_run
+from ..eventstore.inbox import KINDS, Inbox, Kind, gather_inbox
 from ..eventstore.port import EventStore
 from ..runtime.commands import CommandAnswer, OutsideCommand
 from ..runtime.errors import DeclarationError, RunNotFound, StoreError
@@ -50,6 +51,8 @@ FINAL: Final = frozenset(("other_store", "other_actor"))
 """What no further try changes."""
 
 FOLLOW_S: Final = 10.0
+
+INBOX_ROWS_MAX: Final = 1_000
 
 OWNER_ANSWER_S: Final = 30.0
 """How long a call that waits for nothing may take through another process."""
@@ -321,6 +324,19 @@ class Embedded:
                 raise RunNotFound(run_id)
             raise CommandRefused(answer.code, answer.message, path=run_id)
         return answer.seq
+
+    async def inbox(self, root_id: str | None, kind: Kind | None, tenant: str | None, limit: int) -> Inbox:
+        """What waits for a person; raises ``DeclarationError`` for another kind, or a limit out of bounds."""
+        if kind is not None and kind not in KINDS:
+            raise DeclarationError("option_value", f"one of {', '.join(sorted(KINDS))}", path="kind")
+        if type(limit) is not int or not 1 <= limit <= INBOX_ROWS_MAX:
+            raise DeclarationError("option_value", f"must be from 1 to {INBOX_ROWS_MAX}", path="limit")
+        kinds = KINDS if kind is None else frozenset((kind,))
+        return await self._with(
+            lambda serving: gather_inbox(
+                serving.store, tenant=tenant, root_id=root_id, kinds=kinds, limit=limit
+            )
+        )
 
     async def switch(self, scope: str, target: str, by: str, reason: str, *, on: bool) -> None:
         """Turn a kill switch."""

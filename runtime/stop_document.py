@@ -39,7 +39,10 @@ LIFTED_BY: Final[dict[str, Lift]] = {
     "empty_response": Lift("`resume`: another turn from the same history"),
     "approval_expired": Lift("`resume`: the model may propose the call again, and a person is asked again"),
     "outcome_unknown": Lift("`call resolve` by a person, or the late report; the run goes on by itself"),
-    "blocked": Lift("`resume`, which stops again as long as the tool that the goal requires is missing"),
+    "blocked": Lift(
+        "`resume`: the model may ask again, where nobody could answer; it stops again as long as a tool that the goal requires is "
+        "missing"
+    ),
     "model_failed": Lift("`resume`: the same turn is asked for again, with new attempts"),
     "definition_changed": Lift("`resume` where the tool is as it was when the run started"),
     "crash_loop": Lift("`resume`: deaths of hosts count anew"),
@@ -87,7 +90,11 @@ ENDS_ELSEWHERE: Final[tuple[tuple[str, tuple[str, ...], str], ...]] = (
     ("context too small", ("context_exhausted",), "nothing that must stay is cut"),
     ("claimed done without a result", ("evidence_missing",), "after one corrective turn"),
     ("outcome not known", ("outcome_unknown",), "a person settles it; nothing is sent again"),
-    ("needed data or permission missing", ("blocked",), "a tool that the goal requires is not offered"),
+    (
+        "needed data or permission missing",
+        ("blocked",),
+        "a tool that the goal requires is not offered, or nobody can answer",
+    ),
     (
         "approval ran out",
         ("approval_expired",),

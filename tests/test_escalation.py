@@ -20,7 +20,7 @@ from boundloop.eventstore.inbox import Inbox, InboxRow, Kind, gather_inbox, inbo
 from boundloop.eventstore.port import EventStore
 from boundloop.runtime import events as e
 from boundloop.runtime.agent_spec import agent
-from boundloop.runtime.errors import ToolError
+from boundloop.runtime.errors import DeclarationError, ToolError
 from boundloop.runtime.limits import Limits, LimitValues
 from boundloop.runtime.tool_spec import tool
 
@@ -204,16 +204,28 @@ def below(site: Site) -> tuple[Any, str, str]:
 def test_the_root_names_unknown_effects_below_until_they_are_settled(site: Site) -> None:
     host, root, child = below(site)
     assert host.rest(root).unknown_effects == (f"{child}/c1.0",)
-    rows = inbox_of(site, root_id=root).rows
-    assert [(row.kind, row.run_id, row.root_id) for row in rows] == [
-        ("unknown", child, root),
-        ("stop", root, root),
-    ]
-    assert rows[1].unknown == (e.UnknownBelow(child, "c1.0", "pay"),)
+    rows = {row.kind: row for row in inbox_of(site, root_id=root).rows}
+    assert {kind: (row.run_id, row.root_id) for kind, row in rows.items()} == {
+        "unknown": (child, root),
+        "stop": (root, root),
+    }
+    assert rows["stop"].unknown == (e.UnknownBelow(child, "c1.0", "pay"),)
     host.rt.resolve_call(child, "c1.0", by="boss", applied=False)
     assert host.rest(root).unknown_effects == ()
     [left] = inbox_of(site, root_id=root).rows
     assert (left.kind, left.unknown) == ("stop", ())
+
+
+def test_a_program_reads_the_inbox_too(site: Site) -> None:
+    host, root, child = below(site)
+    assert {row.kind for row in host.rt.inbox().rows} == {"unknown", "stop"}
+    [row] = host.rt.inbox(root=root, kind="stop").rows
+    assert row.run_id == root
+    assert asyncio.run(host.rt.aio.inbox(kind="unknown", limit=1)).rows[0].run_id == child
+    wrong: Any = "other"
+    for options in ({"kind": wrong}, {"limit": 0}, {"limit": 1_001}):
+        with pytest.raises(DeclarationError):
+            host.rt.inbox(**options)
 
 
 # --- from another shell ----------------------------------------------------------------------------------------------

@@ -110,6 +110,24 @@ def test_a_host_that_dies_at_an_append_around_the_wait_changes_nothing(
     assert '"answer":"A1"' in said(second)
 
 
+@pytest.mark.parametrize("before", [True, False], ids=["before", "after"])
+def test_a_host_that_dies_at_the_append_of_an_answer_loses_it_only_unacknowledged(
+    site: Site, before: bool
+) -> None:
+    first, run_id = asking(site)
+    first.line.cut_at(has(e.QuestionAnswered), before=before)
+    command = Answer(command_id="once", by="ann", question_id=question_id(run_id, "c1.0"), text="A1")
+    pending = asyncio.run_coroutine_threadsafe(first.rt.aio.submit(run_id, command), first.loop)
+    first.settle()
+    assert not pending.done()
+    first.crash()
+    second = site.after_crash(first, [ask_user])
+    assert (second.rest(run_id).status == "waiting") == before
+    assert second.rt.submit(run_id, command).accepted
+    assert second.rest(run_id).completed
+    assert len(site.of(run_id, e.QuestionAnswered)) == 1
+
+
 def test_fifty_answers_at_once_are_one(site: Site) -> None:
     host, run_id = asking(site, call("ask_user", {"question": "which?"}), say("done"))
     [asked] = host.rest(run_id).questions

@@ -15,6 +15,7 @@ from tests.random_examples import examples
 
 from boundloop.runtime import events as e
 from boundloop.runtime.commands import (
+    Answer,
     Approve,
     Cancel,
     ChecksDone,
@@ -26,15 +27,27 @@ from boundloop.runtime.commands import (
     Reject,
     ResolveCall,
     Resume,
+    Send,
 )
 from boundloop.runtime.goal import Goal
 from boundloop.runtime.limits import CEILING
-from boundloop.runtime.model import FINISH, FinishKind, ModelTurn, ProposedCall, Usage
+from boundloop.runtime.model import (
+    FINISH,
+    AssistantItem,
+    FinishKind,
+    ModelTurn,
+    ProposedCall,
+    ResultItem,
+    Usage,
+    UserItem,
+)
 from boundloop.runtime.orders import Execute, Query, RequestModel, RunChecks
+from boundloop.runtime.question_tool import ask_user
 
-from .shop import BY_NAME, limits, pins
+from .shop import BY_NAME, TOOLS, limits, pins
 from .spec import Ledger, Run, call
 
+BY_NAME[ask_user.name] = ask_user.definition
 WALK_STEPS_MAX = 40
 FINISHES: list[FinishKind] = ["calls", "calls", "calls", *FINISH]
 VERDICTS: list[e.Verdict] = ["allow", "allow", "allow", "deny", "unknown"]
@@ -50,6 +63,8 @@ def proposals(data: st.DataObject) -> tuple[ProposedCall, ...]:
         name = data.draw(st.sampled_from([*BY_NAME, "nobody"]))
         order = data.draw(st.sampled_from(["A", "B"]))
         arguments: dict[str, Any] = {"order_id": order}
+        if name == ask_user.name:
+            arguments = {"question": order, **data.draw(st.sampled_from([{}, {"choices": ["x", "y"]}]))}
         if name in ("refund", "pay"):
             arguments["amount"] = data.draw(st.integers(1, 2))
         elif name == "set_state":
@@ -141,7 +156,16 @@ def person(data: st.DataObject, run: Run) -> None:
     """Somebody outside wants something."""
     approvals = [held.approval.approval_id for held in run.state.calls.values() if held.approval] or ["ap"]
     chosen = data.draw(st.sampled_from(approvals))
-    match data.draw(st.integers(0, 9)):
+    questions = [held.question.question_id for held in run.state.calls.values() if held.question] or ["q"]
+    match data.draw(st.integers(0, 13)):
+        case 10:
+            run.outside(Send, text=data.draw(st.sampled_from(["hm", " ", "x" * 70_000])))
+        case 11 | 12:
+            text = data.draw(st.sampled_from(["x", "x", "z", ""]))
+            run.outside(Answer, question_id=data.draw(st.sampled_from(questions)), text=text)
+        case 13:
+            stop, chosen = data.draw(st.booleans()), data.draw(st.sampled_from(questions))
+            run.outside(Answer, question_id=chosen, cannot=True, stop=stop)
         case 0 | 1 | 2 | 3:
             run.outside(Approve, approval_id=chosen, by="boss")
         case 4:
@@ -228,7 +252,9 @@ def waits_for_key(run: Run, order: object) -> bool:
 )
 @given(st.data())
 def test_any_history_keeps_the_laws_and_comes_to_rest(data: st.DataObject) -> None:
-    goal = data.draw(st.sampled_from([None, Goal.of("refund"), Goal.of("get_order", "pay")]))
+    goal = data.draw(
+        st.sampled_from([None, Goal.of("refund"), Goal.of("ask_user"), Goal.of("get_order", "pay")])
+    )
     bounds = limits(
         turns=data.draw(st.integers(1, 8)),
         tool_calls=data.draw(st.integers(0, 10)),
@@ -241,9 +267,11 @@ def test_any_history_keeps_the_laws_and_comes_to_rest(data: st.DataObject) -> No
         cost_micros=data.draw(st.sampled_from([0, 100, 1_000])),
         approval_rounds=data.draw(st.integers(1, 3)),
         deadline_ms=data.draw(st.sampled_from([9_000, 3_600_000])),
+        answer_ms=data.draw(st.sampled_from([2_000, 86_400_000])),
+        messages=data.draw(st.integers(0, 3)),
     )
     run = Run(
-        pins(bounds=bounds, goal=goal),
+        pins(bounds=bounds, goal=goal, tools=(*TOOLS, ask_user.definition)),
         on_stop=data.draw(st.sampled_from(["suspend", "end"])),
         fold_every_append=False,
     )
@@ -252,6 +280,21 @@ def test_any_history_keeps_the_laws_and_comes_to_rest(data: st.DataObject) -> No
     run.check_replay()
     assert run.state.phase in ("suspended", "terminated")
     check_log(run)
+    check_history(run)
+
+
+def check_history(run: Run) -> None:
+    """Each result follows the turn that proposed its call, whatever people said meanwhile; and all that they said is there,
+    or waits to be."""
+    items = run.state.items
+    said = sum(isinstance(item, UserItem) for item in items) + len(run.state.unread)
+    assert said == 1 + run.state.counters.messages <= 1 + run.state.limits.messages
+    for place, item in enumerate(items):
+        if isinstance(item, AssistantItem):
+            results = items[place + 1 : place + 1 + len(item.calls)]
+            assert [getattr(one, "call_id", "") for one in results] == [one.call_id for one in item.calls]
+    proposed = sum(len(item.calls) for item in items if isinstance(item, AssistantItem))
+    assert sum(isinstance(item, ResultItem) for item in items) == proposed
 
 
 def check_log(run: Run) -> None:
@@ -259,6 +302,7 @@ def check_log(run: Run) -> None:
     bound: set[str] = set()
     proposed: list[str] = []
     intents: dict[str, int] = {}
+    answered: set[str] = set()
     cancelled = ended = False
     for event, _ in run.log:
         assert not ended or isinstance(event, e.CallReconciled), "after the end"
@@ -268,6 +312,14 @@ def check_log(run: Run) -> None:
             case e.ResultBound():
                 assert event.call not in bound, "bound twice"
                 bound.add(event.call)
+            case e.QuestionAsked():
+                assert not cancelled, "a question after the cancel"
+                assert event.call not in bound
+                intents[event.call] = 1
+            case e.QuestionAnswered():
+                assert not cancelled, "an answer after the cancel"
+                assert event.call not in answered, "answered twice"
+                answered.add(event.call)
             case e.CallStarted():
                 assert not cancelled, "an intent after the cancel"
                 assert event.call not in bound, "an intent after the result"
