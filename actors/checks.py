@@ -55,6 +55,11 @@ class Gate:
         spec = self.toolbox.spec(definition.name)
         return self.policy.inline and (spec is None or spec.definition.check_inline)
 
+    @property
+    def guards_inline(self) -> bool:
+        """Whether guardrails run in the host's own loop."""
+        return self.policy.inline
+
 
 def pure_rungs(state: State, call: CallState, recheck: bool) -> tuple[Admitted | None, bytes | Refused]:
     """The admitted call with its canonical arguments, or the refusal of a pure rung. A re-check takes what was

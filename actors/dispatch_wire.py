@@ -17,8 +17,10 @@ from ..eventstore.port import BLOB_BYTES_MAX
 from ..eventstore.process_identity import ProcessIdentity, boot_id
 from ..runtime.canonical import canonical_bytes
 from ..runtime.commands import Executed
+from ..runtime.events import RungVerdict
 from .execution import Report
 from .executors import Dispatch
+from .guarding import GuardAsked
 from .query import FarSideAnswer
 from .rungs import RungsAnswered, RungsAsked
 
@@ -110,7 +112,7 @@ class QueryAsked(
     key: bytes
 
 
-Work = tuple[WireCall, ...] | RungsAsked | QueryAsked
+Work = tuple[WireCall, ...] | RungsAsked | QueryAsked | GuardAsked
 """What an executor is handed."""
 
 
@@ -128,6 +130,7 @@ _calls = msgspec.msgpack.Decoder(tuple[WireCall, ...]).decode
 _work: msgspec.msgpack.Decoder[Work] = msgspec.msgpack.Decoder(Work)
 _rungs_answered = msgspec.msgpack.Decoder(RungsAnswered).decode
 _far_side_answer = msgspec.msgpack.Decoder(FarSideAnswer).decode
+_verdict = msgspec.msgpack.Decoder(RungVerdict).decode
 _reply = msgspec.msgpack.Decoder(BatchReply).decode
 _grants = msgspec.msgpack.Decoder(tuple[str, ...]).decode
 _stop = msgspec.msgpack.Decoder(Stop).decode
@@ -184,11 +187,11 @@ def decode_work(data: bytes) -> Work:
     return _work.decode(data)
 
 
-def encode_question(asked: RungsAsked | QueryAsked) -> bytes:
+def encode_question(asked: RungsAsked | QueryAsked | GuardAsked) -> bytes:
     return _encode(asked)
 
 
-def encode_answer(answer: RungsAnswered | FarSideAnswer) -> bytes:
+def encode_answer(answer: RungsAnswered | FarSideAnswer | RungVerdict) -> bytes:
     return _encode(answer)
 
 
@@ -198,6 +201,13 @@ def decode_rungs_answered(data: object) -> RungsAnswered | None:
     if answer is None or any(it.verdict in ("deny", "unknown") for it in answer.verdicts[:-1]):
         return None
     return answer
+
+
+def decode_verdict(data: object) -> RungVerdict | None:
+    """A guardrail's; None for anything else, after which nothing is known."""
+    verdict = _decoded(data, _verdict)
+    known = verdict is not None and verdict.rung == "guardrail" and verdict.verdict != "ask"
+    return verdict if known else None
 
 
 def decode_far_side_answer(data: object) -> FarSideAnswer | None:

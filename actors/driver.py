@@ -19,7 +19,7 @@ from typing import Final, Protocol
 
 import msgspec
 
-from ..adapters.port import ModelAdapter, Progress
+from ..adapters.port import ModelAdapter, Progress, TextDelta
 from ..eventstore.history import load_intact
 from ..eventstore.port import (
     AlreadyDone,
@@ -43,15 +43,18 @@ from ..runtime.commands import (
 from ..runtime.decide import decide
 from ..runtime.decision import Decision
 from ..runtime.errors import BugError, DamagedFile, HistoryRefused, LogDamaged, StoreError
-from ..runtime.events import AnyEvent
+from ..runtime.events import AnyEvent, RungVerdict
 from ..runtime.facts import facts_in
 from ..runtime.fold import evolve
 from ..runtime.goal import predicates_met
+from ..runtime.guarded import answer_guarded, guards_results
 from ..runtime.ledger import LedgerRow
 from ..runtime.orders import (
     AskParent,
     CancelChild,
     Execute,
+    GuardAnswer,
+    GuardResult,
     Order,
     Query,
     RequestModel,
@@ -64,7 +67,7 @@ from ..runtime.orders import (
 from ..runtime.pins import predicates
 from ..runtime.read_result import READ_RESULT
 from ..runtime.state import CallState, State
-from . import checks, children, read_back, tool_failures
+from . import checks, children, guarding, read_back, tool_failures
 from .execution import Report, not_dispatched
 from .executors import ToolExecutors
 from .in_flight import InFlight
@@ -158,6 +161,8 @@ class RunDriver:
         self._loop = asyncio.get_running_loop()
         self._turned_at = self._loop.time()
         self._stopping = False
+        guardrails = around.gate.policy.guardrails
+        self._held_back = answer_guarded(state) and not (guardrails is not None and guardrails.provisional)
         self._store_failures = 0
         self._broken: BaseException | None = None
         self.durable = self._loop.create_future()
@@ -267,7 +272,7 @@ class RunDriver:
             decision = advance(self.state, now)
             if decision.events:
                 await self._apply(None, decision, now)
-            elif self.state.phase != "open_calls" or not await self._inline_checks(now):
+            elif self.state.phase not in ("open_calls", "deciding") or not await self._inline_checks(now):
                 return
         raise BugError("step_bound", "a step did not come to an end")
 
@@ -275,6 +280,13 @@ class RunDriver:
         """Run one check order that may run here and now; False if there is none."""
         gate = self.around.gate
         for order in pending_orders(self.state, now):
+            if type(order) is GuardResult or type(order) is GuardAnswer:
+                if gate.guards_inline and order not in self._out:
+                    asked = self._guard_asked(order)
+                    verdict = guarding.judged(gate.policy, asked)
+                    await self._apply_inline(guarding.told(asked, verdict, _guarded_call(order)), now)
+                    return True
+                continue
             if type(order) is not RunChecks or order in self._out:
                 continue
             call = self.state.calls[order.call]
@@ -285,14 +297,23 @@ class RunDriver:
                 command = await self._checked(order, call)
             else:
                 command = self._check_read(order, call)
-            posted = (command, None)
-            self._commands.append(posted)
-            decision = decide(self.state, command, now)
-            await self._apply(posted, decision, now)
+            decision = await self._apply_inline(command, now)
             if not decision.events and call.phase != "waiting_key":
                 raise BugError("check_without_effect", f"{order!r} in {call.phase}", path=call.call)
             return True
         return False
+
+    async def _apply_inline(self, command: Command, now: int) -> Decision:
+        posted = (command, None)
+        self._commands.append(posted)
+        decision = decide(self.state, command, now)
+        await self._apply(posted, decision, now)
+        return decision
+
+    def _guard_asked(self, order: GuardResult | GuardAnswer) -> guarding.GuardAsked:
+        if isinstance(order, GuardAnswer):
+            return guarding.about_answer(self.state)
+        return guarding.about_result(self.state, self.state.calls[order.call])
 
     def _unseen(self, call: CallState) -> bool:
         """Whether a waiting call's row is to be read: once when it began to wait, then whenever the store nudges."""
@@ -503,6 +524,9 @@ class RunDriver:
                     call = state.calls[order.call]
                     if self._unseen(call):
                         self._out.work(order, self._run_checks(order, call))
+                case GuardResult() | GuardAnswer():
+                    if not self.around.gate.guards_inline:
+                        self._out.work(order, self._guard(order))
                 case StartChild() | SettleChild() | CancelChild() | AskParent():
                     if not self._is_seen_to(order):
                         self._out.work(order, self._see_family(order))
@@ -537,6 +561,8 @@ class RunDriver:
         self._land(order, report.executed)
 
     def _progress(self, item: Progress) -> None:
+        if type(item) is TextDelta and self._held_back:
+            return  # nobody has judged it
         self.around.progress(self.state.run_id, item)
 
     def _fail(self, error: BaseException) -> None:
@@ -581,6 +607,20 @@ class RunDriver:
         except asyncio.CancelledError:
             report = read_back.failed(call, "cancelled", "the call was cancelled")
         self._land(order, report)
+
+    async def _guard(self, order: GuardResult | GuardAnswer) -> None:
+        """A guardrail that may block, in an executor of the tool's pool."""
+        asked = self._guard_asked(order)
+        verdict = await self._judged(asked)
+        self._land(order, guarding.told(asked, verdict, _guarded_call(order)))
+
+    async def _judged(self, asked: guarding.GuardAsked) -> RungVerdict:
+        gate = self.around.gate
+        if gate.guards_inline:
+            return guarding.judged(gate.policy, asked)
+        spec = gate.toolbox.get(asked.tool)
+        pool = guarding.ANSWERS_POOL if spec is None else spec.definition.pool
+        return await self.around.executors.guarded(asked, gate.policy, pool)
 
     async def _run_checks(self, order: RunChecks, call: CallState) -> None:
         for attempt in range(STORE_RETRIES_MAX):
@@ -653,6 +693,12 @@ class RunDriver:
             done = await checks.run_beside(
                 gate, self.around.executors, state, call, admitted, arguments, row, recheck=order.recheck
             )
+        if row is not None and row.status == "succeeded" and guards_results(state):
+            digest = call.args_sha256 if admitted is None else admitted.args_sha256
+            asked = guarding.about_replay(state, call, arguments, digest, row)
+            done = msgspec.structs.replace(
+                done, replay=await self._judged(asked), replay_sha256=asked.input_sha256
+            )
         return msgspec.structs.replace(done, holder_ended=True) if ended else done
 
     async def _has_ended(self, run_id: str) -> bool:
@@ -704,6 +750,10 @@ class RunDriver:
             self._turned_at = self._loop.time()
             if timer is not None:
                 timer.cancel()
+
+
+def _guarded_call(order: GuardResult | GuardAnswer) -> str:
+    return order.call if isinstance(order, GuardResult) else ""
 
 
 class Retry(Exception):

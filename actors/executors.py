@@ -14,6 +14,8 @@ from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Final, Protocol
 
 from ..runtime.canonical import JSON
+from ..runtime.events import RungVerdict
+from ..runtime.policy import Policy
 from ..runtime.tool_spec import ToolSpec
 from . import execution
 from .context import ToolContext
@@ -21,6 +23,7 @@ from .daemon_thread import on_daemon_thread
 from .eager import Finished, first_step
 from .epochs import Epochs
 from .execution import Report
+from .guarding import GuardAsked, judged, unjudged
 from .query import FarSideAnswer, ask_far_side
 from .rungs import CHECK_TIMEOUT_S, Rungs, RungsAnswered
 
@@ -99,6 +102,10 @@ class ToolExecutors(Protocol):
         unknown. Raises nothing but on cancellation, which doesn't stop the code."""
         ...
 
+    async def guarded(self, asked: GuardAsked, policy: Policy, pool: str) -> RungVerdict:
+        """What a guardrail says, likewise; in executors of that pool where there are pools."""
+        ...
+
     async def queried(self, spec: ToolSpec | None, key: bytes | None) -> FarSideAnswer:
         """What the far side says of a key, by the tool's ``query``, likewise."""
         ...
@@ -170,6 +177,13 @@ class Executors:
             return await asyncio.wait_for(on_daemon_thread(rungs.run), CHECK_TIMEOUT_S)
         except TimeoutError:
             return rungs.unanswered("timeout")
+
+    async def guarded(self, asked: GuardAsked, policy: Policy, pool: str) -> RungVerdict:
+        """See ``ToolExecutors``: on a thread of its own, which goes on after its time-out."""
+        try:
+            return await asyncio.wait_for(on_daemon_thread(lambda: judged(policy, asked)), CHECK_TIMEOUT_S)
+        except TimeoutError:
+            return unjudged("timeout", policy)
 
     async def queried(self, spec: ToolSpec | None, key: bytes | None) -> FarSideAnswer:
         """See ``ToolExecutors``: a coroutine on this loop, a function on a thread of its own."""

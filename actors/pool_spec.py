@@ -17,6 +17,7 @@ from ..runtime.tool_rules import LABEL_CHARS_MAX
 from ..runtime.tool_spec import ToolSpec
 from ..runtime.toolbox import Toolbox
 from . import query
+from .guarding import ANSWERS_POOL
 from .places import Kind
 from .slot_reports import PoolKey, PoolShape
 from .slots import LOST_EXTRA_MS
@@ -160,6 +161,8 @@ def shapes(
         name = spec.definition.pool
         for kind in _kinds(spec, groups, policy):
             found[name, kind] = _shape(pools.get(name, Pool()), kind)
+    if policy.guardrails is not None and policy.guardrails.answer is not None and not policy.inline:
+        found[ANSWERS_POOL, CHECKS_KIND] = _shape(pools.get(ANSWERS_POOL, Pool()), CHECKS_KIND)
     return found
 
 

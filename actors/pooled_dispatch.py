@@ -16,11 +16,14 @@ from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Final
 
 from ..runtime.commands import Executed
+from ..runtime.events import RungVerdict
+from ..runtime.policy import Policy
 from ..runtime.tool_spec import ToolSpec
 from . import execution
 from .dispatch_wire import Stop, WireCall, decode_reply, encode_calls, wire_call
 from .execution import Report
 from .executors import GRACE_MS, Dispatch, Executors
+from .guarding import GuardAsked
 from .leases import Lease, Leases, NoPlace
 from .lines import ExecutorDied, LineDown, Lines, NoAnswer
 from .places import Kind, LossCause, Places
@@ -81,6 +84,10 @@ class PooledExecutors:
     async def checked(self, rungs: Rungs) -> RungsAnswered:
         """See ``ToolExecutors``."""
         return await self._questions.checked(rungs)
+
+    async def guarded(self, asked: GuardAsked, policy: Policy, pool: str) -> RungVerdict:
+        """See ``ToolExecutors``."""
+        return await self._questions.guarded(asked, policy, pool)
 
     async def queried(self, spec: ToolSpec | None, key: bytes | None) -> FarSideAnswer:
         """See ``ToolExecutors``."""

@@ -12,14 +12,18 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, Final, Generic, TypeVar
 
+from ..runtime.events import RungVerdict
 from ..runtime.limits import RECHECKS_MAX
+from ..runtime.policy import Policy
 from ..runtime.tool_spec import ToolSpec
 from .dispatch_wire import (
     QueryAsked,
     decode_far_side_answer,
     decode_rungs_answered,
+    decode_verdict,
     encode_question,
 )
+from .guarding import GuardAsked, unjudged
 from .leases import Key, Lease, Leases, NoPlace
 from .lines import ExecutorDied, LineDown, NoAnswer
 from .pool_spec import CHECKS_KIND, query_kind
@@ -70,6 +74,27 @@ class Questions:
                 if not error.gone or self._loop.time() >= until_s:
                     break
         return rungs.unanswered(code)
+
+    async def guarded(self, asked: GuardAsked, policy: Policy, pool: str) -> RungVerdict:
+        """See ``ToolExecutors``. What an executor took with it is asked again, as any unknown is."""
+        question = _Question(
+            self._leases,
+            (pool, CHECKS_KIND),
+            asked.tool,
+            encode_question(asked),
+            decode_verdict,
+            CHECK_TIMEOUT_S,
+        )
+        until_s = self._loop.time() + CHECK_TIMEOUT_S
+        code = ""
+        for _ in range(RECHECKS_MAX):
+            try:
+                return await self._asked(question, until_s - self._loop.time())
+            except Unanswered as error:
+                code = error.code
+                if not error.gone or self._loop.time() >= until_s:
+                    break
+        return unjudged(code, policy)
 
     async def queried(self, spec: ToolSpec | None, key: bytes | None) -> FarSideAnswer:
         """See ``ToolExecutors``. Whoever reconciles asks again after a while."""

@@ -38,6 +38,7 @@ from .dispatch_wire import (
 from .execution import Report
 from .executor_process import Guard, silence
 from .executors import Dispatch, Executors
+from .guarding import GuardAsked
 from .loop_lag import LoopLag
 from .query import QUERY_TIMEOUT_S, FarSideAnswer, unknown
 from .quick_batch import Passer, QuickBatch
@@ -373,7 +374,9 @@ class AsyncExecutor(_Executor):
         return self._loop, self._executors
 
 
-def _answer(inquiries: Inquiries, asked: RungsAsked | QueryAsked) -> bytes:
+def _answer(inquiries: Inquiries, asked: RungsAsked | QueryAsked | GuardAsked) -> bytes:
+    if isinstance(asked, GuardAsked):
+        return encode_answer(inquiries.guard(asked))
     if isinstance(asked, RungsAsked):
         return encode_answer(inquiries.rungs(asked))
     return encode_answer(inquiries.query(asked))

@@ -13,6 +13,7 @@ from ..eventstore.port import EventStore
 from ..runtime import events as e
 from ..runtime.canonical import decode_canonical
 from ..runtime.commands import Executed
+from ..runtime.guardrails import WITHHELD
 from ..runtime.read_result import (
     READ_LIMIT_DEFAULT,
     READ_RESULT,
@@ -96,11 +97,15 @@ class _Results:
             case e.ResultBound():
                 if event.result is not None:
                     self._add(sha256(event.result).digest(), event.result)
-                elif event.call in self._unbound and (event.status == "ok" or event.call in self._settled):
+                elif event.call in self._unbound and self._shown(event):
                     self._add(*self._unbound[event.call])
                 self._unbound.pop(event.call, None)
             case _:
                 pass
+
+    def _shown(self, event: e.ResultBound) -> bool:
+        """Whether the model saw it: a success, or what an agent that failed had done, unless it was withheld."""
+        return event.status == "ok" or (event.call in self._settled and event.code != WITHHELD)
 
     def _add(self, digest: bytes, inline: bytes | None) -> None:
         if self._handle and digest.hex().startswith(self._handle):

@@ -22,6 +22,7 @@ from .dispatch_wire import QueryAsked, WireCall, left_ms
 from .epochs import Epochs
 from .execution import Report
 from .executors import Deliver, Dispatch, keywords_of
+from .guarding import GuardAsked, judged
 from .query import FarSideAnswer
 from .rungs import Permissions, Rungs, RungsAnswered, RungsAsked
 
@@ -101,6 +102,10 @@ class Inquiries:
             return rungs.run()
         except BaseException:  # noqa: BLE001  not the application's: its own are verdicts
             return rungs.unanswered("check_failed")
+
+    def guard(self, asked: GuardAsked) -> RungVerdict:
+        """Ask the guardrail in this thread."""
+        return judged(self._policy, asked)
 
     def query(self, asked: QueryAsked) -> FarSideAnswer:
         """Ask the far side in this thread."""

@@ -143,6 +143,8 @@ class Asked:
             goal=self._goal,
             stages=self._stages,
             price=price,
+            guarded=() if policy.guardrails is None else policy.guardrails.pinned,
+            guardrail_revision="" if policy.guardrails is None else policy.guardrails.revision,
             price_revision="adapter" if adapter.price is not None else prices.revision,
         )
 

@@ -22,6 +22,7 @@ from ..runtime.policy import Policy, PolicyQuestion
 from ..runtime.taint import AfterUntrusted, Sources, TaintSource, counted
 from ..runtime.tool_spec import ToolSpec
 from .application_answers import answered, check_answer, permission_set, policy_answer, version_answer
+from .guarding import GuardAsked, judged
 
 CHECK_TIMEOUT_S: Final = 10.0
 """How long all rungs of one call together may take beside the loop."""
@@ -133,6 +134,9 @@ class Rungs:
         if self.asked.permissions:
             rungs.append(self._authorisation)
         rungs.append(self._decision)
+        guardrails = self._policy.guardrails
+        if guardrails is not None and guardrails.call is not None:
+            rungs.append(self._guardrail)
         if self.tainted_by:
             rungs.append(self._taint)
         if self.asked.acts and switched_off is not None:
@@ -180,6 +184,20 @@ class Rungs:
         )
         decision = policy_answer(policy, question)
         return RungVerdict("policy", decision.answer, decision.code, policy.revision), decision.terminal
+
+    def _guardrail(self) -> tuple[RungVerdict, bool]:
+        asked = self.asked
+        question = GuardAsked(
+            place="call",
+            tenant=asked.tenant,
+            principal=asked.principal,
+            operation_id=asked.operation_id,
+            input_sha256=b"",
+            tool=asked.tool,
+            arguments=asked.arguments,
+            untrusted=asked.untrusted,
+        )
+        return judged(self._policy, question, tries_max=1), False  # whoever runs the rungs asks again
 
     def _taint(self) -> tuple[RungVerdict, bool]:
         """The rule for calls of a model that has read words of outsiders: the tool's own, else the policy's."""

@@ -116,6 +116,10 @@ def _judge(event: e.AnyEvent) -> tuple[DeviationClass, str, str, str] | None:
         case e.CallExecuted():
             kind: DeviationClass = "result" if event.code in _RESULT_CODES else "execution"
             return kind, event.call, event.code or event.outcome, event.safe_message
+        case e.ResultGuarded():
+            return None if event.verdict == "allow" else ("result", event.call, event.code, event.verdict)
+        case e.AnswerGuarded():
+            return None if event.verdict == "allow" else ("termination", "", event.code, event.verdict)
         case e.ResultBound(status="error") if event.code in _RESULT_CODES:
             return "result", event.call, event.code, event.safe_message
         case e.ModelFailed():

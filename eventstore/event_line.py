@@ -45,6 +45,8 @@ def _words(event: e.AnyEvent, chars_max: int) -> str:
             | e.StageEntered()
         ):
             return _run_words(event)
+        case e.ResultGuarded() | e.AnswerGuarded():
+            return _joined(event.verdict, code=event.code, revision=event.revision)
         case e.ModelRequested() | e.ModelResponded() | e.ModelFailed():
             return _model_words(event)
         case e.ApprovalRequested() | e.ApprovalDecided() | e.ApprovalLapsed():

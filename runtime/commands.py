@@ -68,6 +68,7 @@ class ChecksDone(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     ``holder_ended``: the run that holds ``row`` has ended, or can't be read any more; it will do nothing about it.
     ``preview`` is canonical JSON when a person has to be asked or was asked; ``ask`` says that one has to be. A preview
     made again must be equal to the one that was approved, so it is a function of the arguments and the resource alone.
+    ``replay``: what a guardrail says of the recorded result in ``row``, and ``replay_sha256`` what it was asked about.
     """
 
     call: str
@@ -85,6 +86,17 @@ class ChecksDone(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     policy_revision: str = ""
     preview: bytes | None = None
     resource_version: str = ""
+    replay: RungVerdict | None = None
+    replay_sha256: bytes = b""
+
+
+class Guarded(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A guardrail's verdict on the result of ``call``, or on the final answer where it is empty. ``input_sha256``: what was
+    judged; a verdict on anything else changes nothing."""
+
+    call: str
+    verdict: RungVerdict
+    input_sha256: bytes
 
 
 class ClaimLost(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -287,6 +299,7 @@ Command = (
     | ChecksDone
     | ClaimLost
     | Executed
+    | Guarded
     | Queried
     | ChildOpened
     | ChildEnded

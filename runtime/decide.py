@@ -28,6 +28,7 @@ from .commands import (
     Close,
     Command,
     Executed,
+    Guarded,
     ModelReplied,
     NothingLeft,
     Outside,
@@ -50,6 +51,7 @@ from .effects import claim_lost, executed, queried, resolve_call
 from .errors import BugError, CallerError
 from .events import Commanded
 from .facts import record_fact
+from .guarded import guarded
 from .ladder import checks_done
 from .messages import send
 from .questions import answer
@@ -116,6 +118,7 @@ _RULES: dict[type[Any], Rule] = {
     ChecksDone: checks_done,
     ClaimLost: claim_lost,
     Executed: executed,
+    Guarded: guarded,
     Queried: queried,
     ChildOpened: opened,
     ChildEnded: ended,

@@ -14,6 +14,7 @@ from . import events as e
 from .binding import request_sha256
 from .commands import ClaimLost, Executed, Queried, ResolveCall
 from .decision import NOTHING, Decision, refuse, settle
+from .guarded import guards_results
 from .key_rows import by_row, claim, replayed
 from .ledger import LedgerRow
 from .limits import CALL_BACKOFF_MS, MARGIN_MS, QUERIES_MAX, QUERY_BACKOFF_MS, backoff_ms
@@ -53,7 +54,8 @@ def claim_lost(state: State, command: ClaimLost, now_ms: int) -> Decision:
     if call.phase == "executed":
         # A retry after a proven failure had freed the key, and another intent took it.
         row = command.row
-        if row.status == "succeeded" and row.intent_sha256 == call.intent_sha256:
+        done = row.status == "succeeded" and row.intent_sha256 == call.intent_sha256
+        if done and not guards_results(state):
             return Decision((replayed(state, call, row),))
         return give_up_retry(state, call, "key_taken", "the same action is being done elsewhere")
     if call.phase not in ("checking", "waiting_key"):
@@ -317,5 +319,8 @@ def resolve_call(state: State, command: ResolveCall, now_ms: int, result: bytes 
 
 
 def give_up_retry(state: State, call: CallState, code: str, message: str) -> Decision:
-    """A failed attempt whose further attempt isn't allowed any more: its failure is the result."""
+    """A failed attempt whose further attempt isn't allowed any more: its failure is the result. Its tool's own words are left
+    out where nobody judged them."""
+    if guards_results(state) and call.guarded != "allow":
+        return Decision((bind_error(state, call, code, message),))
     return Decision((bind_error(state, call, call.code or code, call.safe_message or message),))

@@ -340,13 +340,14 @@ class QuestionAnswered(Event, frozen=True, tag="question_answered"):
 
 
 class CallWaiting(Event, frozen=True, tag="call_waiting"):
-    """The key is held elsewhere: a durable wait, no process."""
+    """The key is held elsewhere: a durable wait, no process. ``succeeded``: what became of it is recorded, and is judged before
+    the model sees it."""
 
     call: str
     key: bytes
     holder_run: str
     holder_call: str
-    why: Literal["in_flight", "approval", "unknown"]
+    why: Literal["in_flight", "approval", "unknown", "succeeded"]
 
 
 class CallStarted(Event, frozen=True, tag="call_started"):
@@ -405,6 +406,27 @@ class CallReconciled(Event, frozen=True, tag="call_reconciled"):
     command_sha256: bytes = b""
     met: tuple[int, ...] | None = None
     source: Source | None = None
+
+
+class ResultGuarded(Event, frozen=True, tag="result_guarded"):
+    """A guardrail judged what an execution, or a recorded effect, would show the model; only ``allow`` is shown.
+    ``input_sha256`` is what was judged (``guardrails.result_sha256``)."""
+
+    call: str
+    verdict: Verdict
+    code: str
+    revision: str
+    input_sha256: bytes
+
+
+class AnswerGuarded(Event, frozen=True, tag="answer_guarded"):
+    """A guardrail judged the final text of this turn; only ``allow`` completes. ``input_sha256``: ``guarded.answer_sha256``."""
+
+    turn: int
+    verdict: Verdict
+    code: str
+    revision: str
+    input_sha256: bytes
 
 
 class ReplayedFrom(msgspec.Struct, frozen=True, array_like=True):
@@ -563,6 +585,8 @@ AnyEvent = (
     | CallExecuted
     | CallReconciled
     | ResultBound
+    | ResultGuarded
+    | AnswerGuarded
     | ChildReserved
     | ChildStarted
     | ChildToppedUp

@@ -20,6 +20,7 @@ from .definitions import decode_definition, tools_offered
 from .digest import fact_line, handle_of, note_of
 from .errors import BugError, HistoryRefused
 from .goal import Evidence
+from .guarded import is_withheld
 from .limits import RAISABLE, LimitValues
 from .model import AssistantCall, AssistantItem, Item, NoteItem, ResultItem, UserItem
 from .pins import Pins, number_of_leave
@@ -327,6 +328,7 @@ def _model_responded(state: State, event: e.ModelResponded, at_ms: int) -> None:
     state.last_text = event.text
     state.continuation = event.continuation
     state.model_code = ""
+    state.answer_verdict = state.answer_code = ""
     if not event.calls and event.finish in ("final", "paused") and (event.text or event.continuation):
         # A turn with calls joins the history when its results do: a call is never split from its result.
         _append_item(state, AssistantItem(event.text, (), event.continuation))
@@ -631,6 +633,19 @@ _AFTER_RECONCILED: dict[str, CallPhase] = {
 }
 
 
+def _result_guarded(state: State, event: e.ResultGuarded, at_ms: int) -> None:
+    call = _call(state, event.call, "result_guarded")
+    call.phase = next_call_phase(call.phase, "result_guarded")
+    call.guarded = event.verdict
+    if call.outcome != "failed":
+        call.retryable = event.verdict == "unknown"
+
+
+def _answer_guarded(state: State, event: e.AnswerGuarded, at_ms: int) -> None:
+    state.phase = next_run_phase(state.phase, "answer_guarded")
+    state.answer_verdict, state.answer_code = event.verdict, event.code
+
+
 def _reconcile_after_end(state: State, event: e.CallReconciled) -> None:
     next_run_phase(state.phase, "call_reconciled")
     if event.call not in state.unknown_calls:
@@ -704,7 +719,8 @@ def _content(state: State, call: CallState, event: e.ResultBound) -> bytes:
             trusted=trusted,
             handle=handle,
         )
-    data = None if call.child is None else call.result  # what an agent did that failed afterwards
+    shows = call.child is not None and not is_withheld(state, call)
+    data = call.result if shows else None  # what an agent did that failed afterwards
     return error_content(event.code, event.safe_message, path=call.path, retryable=call.retryable, data=data)
 
 
@@ -716,7 +732,9 @@ def _count_result(state: State, call: CallState) -> None:
         _count_evidence(state, call)
     else:
         digest = call.code.encode()
-        if call.rung == "" and call.code != "unknown" and call.child is None:
+        if is_withheld(state, call):
+            state.counters.denials += 1
+        elif call.rung == "" and call.code != "unknown" and call.child is None:
             state.counters.failures += 1
     if call.key is not None and not call.replayed and (call.status == "ok" or call.outcome == "succeeded"):
         _count_effect(state.effects, call.tool)  # also where its result is of no use
@@ -788,7 +806,7 @@ def _close_turn(state: State) -> None:
             state, ResultItem(surplus.call_id, surplus.provider_call_id, surplus.name, True, refused)
         )
     for call in ordered:
-        if call.attempt or call.replayed:
+        if (call.attempt or call.replayed) and not is_withheld(state, call):
             _taint(state, call)
     counters = state.counters
     counters.idle_turns = 0 if state.turn_progress else counters.idle_turns + 1
@@ -975,6 +993,8 @@ _APPLY: dict[type[e.Event], Callable[[State, Any, int], None]] = {
     e.CallExecuted: _call_executed,
     e.CallReconciled: _call_reconciled,
     e.ResultBound: _result_bound,
+    e.ResultGuarded: _result_guarded,
+    e.AnswerGuarded: _answer_guarded,
     e.ChildReserved: _child_reserved,
     e.ChildStarted: _child_started,
     e.ChildToppedUp: _child_topped_up,

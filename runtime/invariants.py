@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from .budget import law_holds
 from .errors import BugError
+from .guarded import answer_guarded, guards_results
 from .state import EACH, METERED, CallState, ChildState, State
 from .stops import REASONS
 
@@ -28,7 +29,19 @@ def check_state(state: State) -> None:
         raise BugError("completion", f"{state.outcome}/{state.reason}")
     if state.outcome and (state.reason not in REASONS or REASONS[state.reason][0] != state.outcome):
         raise BugError("reason_unknown", f"{state.outcome}/{state.reason}")
+    _check_judged(state)
     _check_reservations(state)
+
+
+def _check_judged(state: State) -> None:
+    """Where a guardrail judges, a model sees allowed results alone, and only an allowed answer completes."""
+    if not state.pins.guarded:
+        return
+    if answer_guarded(state) and state.outcome == "completed" and state.answer_verdict != "allow":
+        raise BugError("answer_unjudged", "the run completed with an answer that no guardrail allowed")
+    for call in state.calls.values() if guards_results(state) else ():
+        if call.status == "ok" and call.guarded != "allow":
+            raise BugError("result_unjudged", f"the model sees what no guardrail allowed of {call.call}")
 
 
 def _check_reservations(state: State) -> None:

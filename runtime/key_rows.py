@@ -13,6 +13,8 @@ from . import events as e
 from .binding import binding_sha256
 from .commands import ChecksDone
 from .decision import NOTHING, Decision
+from .guarded import guards_results
+from .guardrails import UNJUDGED_TEXT, WITHHELD, WITHHELD_TEXT, result_sha256
 from .ledger import Claim, LedgerRow
 from .state import CallState, State
 
@@ -48,10 +50,13 @@ def claim(
     )
 
 
-def by_row(state: State, call: CallState, row: LedgerRow | None) -> Decision | None:
+def by_row(
+    state: State, call: CallState, row: LedgerRow | None, command: ChecksDone | None = None
+) -> Decision | None:
     """What the key's row says about this call: a decision, or None for "go on".
 
-    The call has been validated (its key and hashes are set). Rows of the ledger table, in its order.
+    The call has been validated (its key and hashes are set). Rows of the ledger table, in its order. ``command``: the pass
+    that looked the row up.
     """
     if row is None or call.key is None:
         return None
@@ -70,7 +75,7 @@ def by_row(state: State, call: CallState, row: LedgerRow | None) -> Decision | N
         return None
     match row.status:
         case "succeeded":
-            return Decision((replayed(state, call, row),))
+            return _succeeded(state, call, row, command)
         case "waiting_approval":
             return _wait(call, row, "approval")
         case "in_flight":
@@ -89,7 +94,26 @@ def by_row(state: State, call: CallState, row: LedgerRow | None) -> Decision | N
             return None
 
 
-def _wait(call: CallState, row: LedgerRow, why: Literal["in_flight", "approval", "unknown"]) -> Decision:
+def _succeeded(state: State, call: CallState, row: LedgerRow, command: ChecksDone | None) -> Decision:
+    """Replay the recorded result; where results are judged, once this one was, for this call."""
+    if not guards_results(state) or row.result is None:
+        return Decision((replayed(state, call, row),))
+    about = result_sha256(call.tool, call.args_sha256, "", "", row.result_sha256)
+    verdict = None if command is None else command.replay
+    if command is None or verdict is None or command.replay_sha256 != about:
+        return _wait(call, row, "succeeded")
+    value = verdict.verdict if verdict.verdict in ("allow", "deny") else "unknown"
+    event = e.ResultGuarded(call.call, value, verdict.code, verdict.revision, about)
+    if value == "allow":
+        return Decision((event, replayed(state, call, row)))
+    text = WITHHELD_TEXT if value == "deny" else UNJUDGED_TEXT
+    digest = binding_sha256(call.request_sha256, state.response_id, call.call, "error", WITHHELD, None)
+    return Decision((event, e.ResultBound(call.call, "error", WITHHELD, digest, text)))
+
+
+def _wait(
+    call: CallState, row: LedgerRow, why: Literal["in_flight", "approval", "unknown", "succeeded"]
+) -> Decision:
     if call.phase == "waiting_key" and (call.holder_run, call.holder_call, call.holder_why) == (
         row.run_id,
         row.call_id,

@@ -139,7 +139,7 @@ def _admitted(
         key=admitted.key,
         intent_sha256=admitted.intent_sha256,
     )
-    then = by_row(state, validated, command.row)
+    then = by_row(state, validated, command.row, command)
     if then is None:
         then = _repeated(state, validated) or _ask(state, validated, command, now_ms) or NOTHING
     return Decision((event, *then.events), then.claim, then.settlements)

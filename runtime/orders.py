@@ -11,13 +11,14 @@ from typing import Literal
 
 import msgspec
 
-from .effects import may_resend, queries_left, resend_at, resend_due
+from .effects import limit_short, may_resend, queries_left, resend_at, resend_due
+from .guarded import answer_guarded, result_due
 from .limits import MARGIN_MS
 from .order import may_start
 from .state import CallState, State
 from .stops import child_overdue_at, ending, ends_children, may_query
 from .top_ups import Short, calls_held, calls_short, may_ask
-from .turns import next_request_short
+from .turns import answer_due, next_request_short
 
 
 class RequestModel(msgspec.Struct, frozen=True, gc=False):
@@ -49,6 +50,18 @@ class Query(msgspec.Struct, frozen=True, gc=False):
     number: int
 
 
+class GuardResult(msgspec.Struct, frozen=True, gc=False):
+    """Have the result of an execution judged before the model sees it."""
+
+    call: str
+
+
+class GuardAnswer(msgspec.Struct, frozen=True, gc=False):
+    """Have the final text of this turn judged before the run completes."""
+
+    turn: int
+
+
 class StartChild(msgspec.Struct, frozen=True, gc=False):
     """Create the child run whose lease is durable, or find that it is there."""
 
@@ -74,7 +87,18 @@ class AskParent(msgspec.Struct, frozen=True, gc=False):
     asked: tuple[tuple[str, int], ...]
 
 
-Order = RequestModel | RunChecks | Execute | Query | StartChild | SettleChild | CancelChild | AskParent
+Order = (
+    RequestModel
+    | RunChecks
+    | Execute
+    | Query
+    | GuardResult
+    | GuardAnswer
+    | StartChild
+    | SettleChild
+    | CancelChild
+    | AskParent
+)
 
 
 def pending_orders(state: State, now_ms: int) -> list[Order]:
@@ -84,6 +108,8 @@ def pending_orders(state: State, now_ms: int) -> list[Order]:
         if state.model_epoch != state.epoch:
             return []
         return [RequestModel(state.turn, state.model_attempt)]
+    if phase == "deciding" and answer_guarded(state) and answer_due(state, now_ms):
+        return [GuardAnswer(state.turn)]
     orders: list[Order] = []
     if phase == "suspended":
         for call in state.calls.values():
@@ -144,6 +170,10 @@ def _order(state: State, call: CallState, now_ms: int, closing: bool) -> Order |
                 return RunChecks(call.call, call.attempt, True)
         case "executed":
             due = call.outcome == "failed" and 0 < call.retry_at_ms <= now_ms
+            stuck = due and (limit_short(state, call) or not state.tools[call.tool].offered)
+            over = call.outcome == "succeeded" or not call.retry_at_ms or stuck
+            if not closing and over and result_due(state, call):
+                return GuardResult(call.call)
             if not closing and due and call.rechecked:
                 return RunChecks(call.call, call.attempt, True)
         case "reconciling":

@@ -36,6 +36,9 @@ class Pins(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     price: Price | None
     price_revision: str
     stages: tuple[StageDefinition, ...] = ()
+    guarded: tuple[str, ...] = ()
+    """What of the run is judged by a guardrail before it counts: ``result``, ``answer``."""
+    guardrail_revision: str = ""
 
     def tools_offered(self, stage: int) -> tuple[ToolDefinition, ...]:
         """What the run's own model may call in this stage (0 without stages); the others are there for its agents, or for

@@ -15,6 +15,7 @@ import msgspec
 
 from .canonical import JSON
 from .errors import DeclarationError
+from .guardrails import Guardrails
 from .taint import Sources, Taint
 
 PolicyAnswer = Literal["allow", "deny", "ask", "unknown"]
@@ -63,10 +64,10 @@ class Policy:
     ``decide`` answers for one call. ``revision`` must change whenever the rules do: approvals given under another
     revision are stale. ``separate_approver``: who asks may not approve. ``inline=False`` runs it in the executor. ``taint``: the
     rule for calls of a model that has read words of outsiders, asked after ``decide`` (``taint.Taint``); None for none. It is
-    one of the rules that the revision stands for.
+    one of the rules that the revision stands for. ``guardrails``: run as ``decide`` is, with a revision of their own.
     """
 
-    __slots__ = ("decide", "inline", "revision", "separate_approver", "taint")
+    __slots__ = ("decide", "guardrails", "inline", "revision", "separate_approver", "taint")
 
     def __init__(
         self,
@@ -76,6 +77,7 @@ class Policy:
         separate_approver: bool = False,
         inline: bool = True,
         taint: Taint | None = TAINT_DEFAULT,
+        guardrails: Guardrails | None = None,
     ) -> None:
         if not revision or len(revision) > 64 or not revision.isascii():
             raise DeclarationError("policy_revision", "1 to 64 ASCII characters", path="revision")
@@ -84,3 +86,4 @@ class Policy:
         self.separate_approver = separate_approver
         self.inline = inline
         self.taint = taint
+        self.guardrails = guardrails

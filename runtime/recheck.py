@@ -50,7 +50,7 @@ def recheck_done(state: State, call: CallState, command: ChecksDone, now_ms: int
         over = abandoned(state, call, command)
         if over is not None and not may_take_over(state, call):
             return left_unknown(call)
-        taken = None if over is not None else by_row(state, call, command.row)
+        taken = None if over is not None else by_row(state, call, command.row, command)
         if taken is not None:
             return taken
         asked = _approval_stands(state, call, command, now_ms)

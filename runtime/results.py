@@ -8,6 +8,8 @@ from . import events as e
 from .binding import binding_sha256
 from .decision import Decision
 from .facts import facts_of
+from .guarded import guards_results, says_something
+from .guardrails import UNJUDGED_TEXT, WITHHELD, WITHHELD_TEXT
 from .state import CallState, State
 
 
@@ -20,7 +22,11 @@ def bind_error(state: State, call: CallState, code: str, message: str) -> e.Resu
 
 
 def bind_executed(state: State, call: CallState) -> Decision:
-    """Bind the result of an execution that is over (no further attempt is due)."""
+    """Bind the result of an execution that is over (no further attempt is due). Of what a guardrail didn't allow the model
+    is told that it was withheld."""
+    if guards_results(state) and call.guarded != "allow" and says_something(call):
+        text = WITHHELD_TEXT if call.guarded == "deny" else UNJUDGED_TEXT
+        return Decision((bind_error(state, call, WITHHELD, text),))
     if call.outcome == "succeeded" and not call.code:
         digest = binding_sha256(
             call.request_sha256, state.response_id, call.call, "ok", "", call.result_sha256

@@ -138,6 +138,8 @@ class CallState(msgspec.Struct, gc=False):
     status: str = ""
     replayed: bool = False
     content: bytes = b""
+    # judged by a guardrail
+    guarded: str = ""
     # a call of an agent
     child: ChildState | None = None
     # a call of the question tool
@@ -263,6 +265,8 @@ class State(msgspec.Struct):
     response_id: str = ""
     finish: str = ""
     last_text: str = ""
+    answer_verdict: str = ""
+    answer_code: str = ""
     calls: dict[str, CallState] = {}
     surplus: tuple[tuple[str, str], ...] = ()
     turn_result_bytes: int = 0

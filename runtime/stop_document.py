@@ -81,7 +81,11 @@ ENDS_ELSEWHERE: Final[tuple[tuple[str, tuple[str, ...], str], ...]] = (
         "what ran out is named",
     ),
     ("`cancelled`", ("by_user", "by_parent", "kill_switch"), "everything open is bound first"),
-    ("`policy_denied`", ("policy_denied",), "a terminal denial, or more denials than `denials`"),
+    (
+        "`policy_denied`",
+        ("policy_denied",),
+        "a terminal denial, more denials than `denials`, or a denied final answer after its corrective turn",
+    ),
     (
         "`tool_failed`",
         ("tool_failed",),

@@ -61,6 +61,7 @@ _CALL_EVENTS: Final = (
     "call_started",
     "call_executed",
     "call_reconciled",
+    "result_guarded",
     "child_reserved",
     "child_started",
     "child_topped_up",
@@ -91,6 +92,7 @@ def _run_table() -> RunTable:
         # A paused turn is continued by the next request; its text and continuation are in the history.
         ("deciding", "model_requested"): ("model_requested",),
         ("deciding", "call_proposed"): ("open_calls",),
+        ("deciding", "answer_guarded"): ("deciding",),
         ("open_calls", "call_proposed"): ("open_calls",),
         ("open_calls", "result_bound"): ("open_calls", "results_ready"),
         ("open_calls", "stage_entered"): ("open_calls",),
@@ -172,6 +174,10 @@ CALL: Final[CallTable] = {
     ("waiting_child", "child_topped_up"): ("waiting_child",),
     ("waiting_child", "child_settled"): ("started",),
     ("executed", "call_started"): ("started",),
+    # Judged before the model sees it: what was executed now, or what is recorded of the same effect.
+    ("executed", "result_guarded"): ("executed",),
+    ("checking", "result_guarded"): ("checking",),
+    ("waiting_key", "result_guarded"): ("waiting_key",),
     ("executed", "result_bound"): ("bound",),
     ("reconciling", "call_started"): ("started",),
     ("reconciling", "call_reconciled"): ("executed", "reconciling", "checking"),

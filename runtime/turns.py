@@ -8,6 +8,7 @@ from .commands import ModelReplied
 from .context import compaction, fits, input_tokens_bound, request_sha256
 from .decision import NOTHING, Decision
 from .definitions import is_offered
+from .guarded import answer_guarded
 from .limits import CEILING, MODEL_BACKOFF_MS, backoff_ms
 from .model import FINISH, ModelTurn, ProposedCall, Usage, UserItem
 from .prices import cost_bound, cost_of
@@ -332,16 +333,38 @@ def _judge_final(state: State) -> Decision:
         return stop(state, "empty_response")
     goal = state.pins.goal
     if goal is None and not state.pins.stages:
-        return stop(state, "final", "no evidence asked")
+        return _completed(state, "no evidence asked")
     needs = () if goal is None else zip(goal.evidence, state.evidence, strict=True)
     missing = [predicate.name() for predicate, met in needs if met < predicate.count]
     missing += still_to_leave(state)
     if not missing:
-        return stop(state, "final")
+        return _completed(state)
     if state.counters.corrective_turns < state.limits.corrective_turns and or_asked(state, "turns"):
         note = "Not done: there is no successful result on record for " + "; ".join(missing) + "."
         return Decision((e.MessageReceived("runtime", note[:1_024]),))
     return stop(state, "evidence_missing", ", ".join(unfinished(state))[:512])
+
+
+def _completed(state: State, detail: str = "") -> Decision:
+    """The end in success. Where answers are judged, one that wasn't allowed never gets here: a denied one is asked for
+    again within ``corrective_turns``, one that nobody could judge waits for whoever resumes."""
+    if not answer_guarded(state) or state.answer_verdict == "allow":
+        return stop(state, "final", detail)
+    if not state.answer_verdict:
+        return NOTHING
+    if state.answer_verdict != "deny":
+        return stop(state, "evidence_missing", f"the answer could not be checked: {state.answer_code}")
+    if state.counters.corrective_turns < state.limits.corrective_turns and or_asked(state, "turns"):
+        note = f"Not done: this answer was refused by a check ({state.answer_code or 'denied'}). Give another one."
+        return Decision((e.MessageReceived("runtime", note),))
+    return stop(state, "policy_denied", f"the answer was refused: {state.answer_code or 'denied'}")
+
+
+def answer_due(state: State, now_ms: int) -> bool:
+    """Whether the final text is all that is left to judge."""
+    if state.finish != "final" or state.answer_verdict or state.cancel_reason or unanswered(state):
+        return False
+    return now_ms < state.deadline_at_ms and not judge(state, now_ms).events
 
 
 # --- what a provider wrote, made safe to store -------------------------------------------------------------------

@@ -153,4 +153,6 @@ WORDS: dict[type[e.Event], Words] = {
         )
     ),
     e.ResultBound: _bound,
+    e.ResultGuarded: lambda x, t: f"{x.call} {x.verdict} " + _some(code=x.code, revision=x.revision),
+    e.AnswerGuarded: lambda x, t: f"turn={x.turn} {x.verdict} " + _some(code=x.code, revision=x.revision),
 }

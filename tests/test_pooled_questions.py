@@ -19,6 +19,7 @@ from boundloop.actors.dispatch_wire import (
     encode_answer,
     encode_reply,
 )
+from boundloop.actors.guarding import GuardAsked
 from boundloop.actors.lines import ExecutorDied, LineDown, NoAnswer
 from boundloop.actors.places import Grant, Kind, LossCause, Refused, Want
 from boundloop.actors.pool_spec import shapes
@@ -145,8 +146,12 @@ class Line:
         work, answer = self.sent[-1]
         inquiries = Inquiries(TOOLS, policy, permissions_of)
         assert not isinstance(work, tuple)
-        said = inquiries.rungs(work) if isinstance(work, RungsAsked) else inquiries.query(work)
-        answer.set_result(encode_answer(said))
+        if isinstance(work, RungsAsked):
+            answer.set_result(encode_answer(inquiries.rungs(work)))
+        elif isinstance(work, GuardAsked):
+            answer.set_result(encode_answer(inquiries.guard(work)))
+        else:
+            answer.set_result(encode_answer(inquiries.query(work)))
 
 
 class World:
@@ -509,6 +514,7 @@ class State:
         "o",
         Meters,
     )
+    untrusted = ()
 
 
 ASKED = RungsAnswered(

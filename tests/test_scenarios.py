@@ -7,6 +7,7 @@ writes what happens now; commit such a difference only if you understand each li
 Commands (``run=NAME`` where there are several; the first is ``r1``):
 
     model                  one turn a line, as in a script file; before the first start
+    guard WORD PLACE…      deny what holds "secret" in this place (call, result, answer), fail or none: before the first start
     policy WORD TOOL…      deny, deny_terminal, ask, fail or none for these tools
     shop MODE…             how the far side treats the next submissions
     shop_note TEXT         text that search results carry from now on
@@ -49,6 +50,7 @@ from boundloop.eventstore.memory import MemoryStore
 from boundloop.runtime import events as e
 from boundloop.runtime.errors import BoundloopError
 from boundloop.runtime.goal import Goal
+from boundloop.runtime.guardrails import GuardrailDecision, GuardrailQuestion, Guardrails
 from boundloop.runtime.invariants import check_state
 from boundloop.runtime.limits import Limits
 from boundloop.runtime.policy import Policy, PolicyDecision, PolicyQuestion, default_rules
@@ -107,6 +109,7 @@ class World:
         self.store = MemoryStore(clock=lambda: START_MS + self.loop.now_ms)
         self.rules: dict[str, str] = {}
         self.questions = False
+        self.guards: dict[str, str] = {}
         self.model: ScriptedModel | None = None
         self.runtime: Runtime | None = None
         self.shown: dict[str, int] = {}
@@ -181,7 +184,7 @@ class World:
                 store=self.store,
                 model=self.model,
                 tools=self.shop.tools(),
-                policy=Policy(self.decide, revision="scenario-1"),
+                policy=Policy(self.decide, revision="scenario-1", guardrails=self.guardrails()),
                 principal="ann",
                 loop=self.loop,
                 questions=self.questions,
@@ -193,6 +196,32 @@ class World:
     def do_model(self, turns: str) -> None:
         script = read_script(b'{"turns":[' + ",".join(turns.splitlines()).encode() + b"]}")
         self.model = ScriptedModel.from_script(script)
+
+    def do_guard(self, word: str, *places: str) -> None:
+        self.guards |= dict.fromkeys(places, word)
+
+    def guardrails(self) -> Guardrails | None:
+        """The scenario's guardrails, which look for one word."""
+
+        def judge(question: GuardrailQuestion) -> GuardrailDecision | None:
+            match self.guards[question.place]:
+                case "none":
+                    return None
+                case "fail":
+                    raise RuntimeError("the judging service is down")
+                case _:
+                    seen = f"{question.arguments} {question.result} {question.text}"
+                    leaks = "secret" in seen
+                    return GuardrailDecision(
+                        answer="deny" if leaks else "allow", code="leak" if leaks else ""
+                    )
+
+        if not self.guards:
+            return None
+        at = dict.fromkeys(self.guards, judge)
+        return Guardrails(
+            revision="g1", call=at.get("call"), result=at.get("result"), answer=at.get("answer")
+        )
 
     def do_policy(self, word: str, *tools: str) -> None:
         self.rules |= dict.fromkeys(tools, word)

@@ -98,6 +98,7 @@ def pins(
     price: Price | None = FREE,
     tools: tuple[ToolDefinition, ...] = TOOLS,
     separate_approver: bool = False,
+    guarded: tuple[str, ...] = (),
 ) -> Pins:
     """Pins of a run in the shop."""
     return Pins(
@@ -115,6 +116,8 @@ def pins(
         goal=goal,
         price=price,
         price_revision="1",
+        guarded=guarded,
+        guardrail_revision="g1" if guarded else "",
     )
 
 

@@ -25,6 +25,7 @@ from boundloop.runtime.commands import (
     ClaimLost,
     Command,
     Executed,
+    Guarded,
     ModelReplied,
     OutsideCommand,
     Queried,
@@ -36,12 +37,15 @@ from boundloop.runtime.decide import decide
 from boundloop.runtime.decision import Decision
 from boundloop.runtime.definitions import DefinitionChange, changes
 from boundloop.runtime.fold import begin, evolve, fold
+from boundloop.runtime.guarded import answer_sha256, input_sha256
 from boundloop.runtime.index import run_index
 from boundloop.runtime.invariants import check_state
 from boundloop.runtime.ladder import admit
 from boundloop.runtime.ledger import LedgerRow
 from boundloop.runtime.model import FinishKind, ModelTurn, ProposedCall, Usage
 from boundloop.runtime.orders import (
+    GuardAnswer,
+    GuardResult,
     Order,
     Query,
     RequestModel,
@@ -336,6 +340,19 @@ class Run:
         shown = None if result is None else canonical_bytes(result)
         values: dict[str, Any] = {"number": order.number, "asked_at_ms": self.now, **fields}
         return self.send(Queried(call=name, outcome=outcome, result=shown, **values))
+
+    def judge_result(self, name: str, verdict: e.Verdict = "allow", code: str = "") -> tuple[e.AnyEvent, ...]:
+        """A guardrail's verdict on the executed result that is to be judged now."""
+        assert GuardResult(name) in self.orders()
+        about = input_sha256(self.state, self.call(name))
+        said = e.RungVerdict("guardrail", verdict, code, "g1")
+        return self.send(Guarded(call=name, verdict=said, input_sha256=about))
+
+    def judge_answer(self, verdict: e.Verdict = "allow", code: str = "") -> tuple[e.AnyEvent, ...]:
+        """A guardrail's verdict on the final text that is to be judged now."""
+        assert self.orders() == [GuardAnswer(self.state.turn)]
+        said = e.RungVerdict("guardrail", verdict, code, "g1")
+        return self.send(Guarded(call="", verdict=said, input_sha256=answer_sha256(self.state)))
 
     def approve(self, name: str, by: str = "boss", **fields: Any) -> tuple[e.AnyEvent, ...]:
         return self.send(

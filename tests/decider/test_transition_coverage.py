@@ -157,6 +157,8 @@ def one_of_each() -> list[e.AnyEvent]:
         e.CallExecuted("c1.0", 1, "succeeded", b"{}", zero),
         e.CallReconciled("c1.0", "applied", "u"),
         e.ResultBound("c1.0", "ok", "", zero),
+        e.ResultGuarded("c1.0", "allow", "", "g1", zero),
+        e.AnswerGuarded(1, "allow", "", "g1", zero),
         e.ChildReserved("c1.0", "r2", "helper", {}, 5),
         e.ChildStarted("c1.0", "r2"),
         e.ChildToppedUp("c1.0", {}, "run:r2"),

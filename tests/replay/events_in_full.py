@@ -113,6 +113,8 @@ EVENTS: tuple[e.AnyEvent, ...] = (
         TAINT,
     ),
     e.LeaseDenied("run:r0", ("turns",)),
+    e.ResultGuarded("c1.0", "deny", "leak", "g1", A),
+    e.AnswerGuarded(3, "unknown", "timeout", "g1", A),
     e.StageEntered("draft", "enquire", ("c1.0", "c2.1")),
     e.ContextCompacted(2, 9, True, 4, 1_500, A, "1"),
     e.FactRecorded("order_state", b'"paid"', "c1.0", "boss", "cmd9", D),

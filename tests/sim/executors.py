@@ -15,9 +15,12 @@ from boundloop.actors.eager import Finished, first_step
 from boundloop.actors.epochs import Epochs
 from boundloop.actors.execution import Report
 from boundloop.actors.executors import Dispatch, keywords_of
+from boundloop.actors.guarding import GuardAsked, judged
 from boundloop.actors.query import FarSideAnswer, ask_far_side, unknown
 from boundloop.actors.rungs import Rungs, RungsAnswered
+from boundloop.runtime.events import RungVerdict
 from boundloop.runtime.limits import MARGIN_MS
+from boundloop.runtime.policy import Policy
 from boundloop.runtime.tool_spec import ToolSpec
 
 from .clock import passed
@@ -64,6 +67,10 @@ class SimExecutors:
     async def checked(self, rungs: Rungs) -> RungsAnswered:
         await passed(self._world.latency_s())
         return rungs.run()
+
+    async def guarded(self, asked: GuardAsked, policy: Policy, pool: str) -> RungVerdict:
+        await passed(self._world.latency_s())
+        return judged(policy, asked)
 
     async def queried(self, spec: ToolSpec | None, key: bytes | None) -> FarSideAnswer:
         world = self._world

@@ -1,0 +1,82 @@
+"""What guardrails are still to judge, from the state alone, and what their verdicts become.
+
+A result is in the log as executed before it is judged, so a crash between the two loses nothing: whoever carries the run on
+finds it executed and not judged, and has it judged before it is bound. A run that ends waits for no guardrail: what nobody
+judged by then is withheld.
+"""
+
+from __future__ import annotations
+
+from hashlib import sha256
+
+import msgspec
+
+from . import events as e
+from .commands import Guarded
+from .decision import NOTHING, Decision
+from .guardrails import WITHHELD, result_sha256
+from .state import CallState, State
+
+
+def guards_results(state: State) -> bool:
+    """Whether the model of this run sees judged results alone."""
+    return "result" in state.pins.guarded
+
+
+def result_due(state: State, call: CallState) -> bool:
+    """Whether the result of an execution that is over is still to be judged. A failure without a word of its tool has
+    nothing to judge."""
+    return (
+        "result" in state.pins.guarded
+        and call.phase == "executed"
+        and not call.guarded
+        and says_something(call)
+    )
+
+
+def says_something(call: CallState) -> bool:
+    """Whether there is anything of the tool's that a model would be shown."""
+    return call.outcome == "succeeded" or call.result is not None or bool(call.safe_message)
+
+
+def is_withheld(state: State, call: CallState) -> bool:
+    """Whether a bound call's result was kept from the model."""
+    return (
+        call.code == WITHHELD and call.status == "error" and guards_results(state) and call.guarded != "allow"
+    )
+
+
+def input_sha256(state: State, call: CallState) -> bytes:
+    """The same of an executed call."""
+    return result_sha256(call.tool, call.args_sha256, call.code, call.safe_message, call.result_sha256)
+
+
+def answer_sha256(state: State) -> bytes:
+    """What a verdict on the answer is about: the turn and its text."""
+    return sha256(msgspec.json.encode(("answer", state.turn, state.last_text))).digest()
+
+
+def answer_guarded(state: State) -> bool:
+    """Whether a final answer of this run is judged before it counts."""
+    return "answer" in state.pins.guarded
+
+
+def guarded(state: State, command: Guarded, now_ms: int) -> Decision:
+    """A verdict arrived. One about anything but what is to be judged now changes nothing."""
+    verdict = command.verdict
+    value = verdict.verdict if verdict.verdict in ("allow", "deny") else "unknown"
+    if not command.call:
+        waits = state.phase == "deciding" and state.finish == "final" and not state.answer_verdict
+        if not waits or not answer_guarded(state) or command.input_sha256 != answer_sha256(state):
+            return NOTHING
+        return Decision(
+            (e.AnswerGuarded(state.turn, value, verdict.code, verdict.revision, command.input_sha256),)
+        )
+    call = state.calls.get(command.call)
+    if call is None or state.phase != "open_calls" or not result_due(state, call):
+        return NOTHING
+    if command.input_sha256 != input_sha256(state, call):
+        return NOTHING
+    return Decision(
+        (e.ResultGuarded(call.call, value, verdict.code, verdict.revision, command.input_sha256),)
+    )
