@@ -54,6 +54,7 @@ class Application:
     system: str = ""
     agent: str = "agent"
     on_stop: OnStop = "suspend"
+    hosted: Iterable[str] = ()
     policy: Policy | None = None
     prices: PriceTable | None = None
     tenant: str = "default"
@@ -113,6 +114,7 @@ class Application:
             "system": self.system,
             "agent": self.agent,
             "on_stop": self.on_stop,
+            "hosted": self.hosted,
         }
 
 

@@ -33,25 +33,34 @@ def permission_set(answer: object) -> frozenset[str]:
 
 def check_answer(
     check: Callable[..., Any], arguments: dict[str, JSON]
-) -> tuple[Literal["allow", "deny", "unknown"], str]:
-    """What a semantic check said, and the code of a denial: True allows, False or a text denies."""
+) -> tuple[Literal["allow", "deny", "unknown"], str, bool]:
+    """What a semantic check said, the code of a denial, and whether it ends the run: True allows, False or a text denies, a
+    ``PolicyDecision`` says what it says. A check asks nobody: ``ask`` is no answer of it."""
     try:
         answer = check(arguments)
         if inspect.isawaitable(answer):
             _drop(answer)
-            return "unknown", "check_async"
+            return "unknown", "check_async", False
         if answer is True:
-            return "allow", ""
+            return "allow", "", False
         if answer is False:
-            return "deny", "check_denied"
+            return "deny", "check_denied", False
+        if isinstance(answer, PolicyDecision):
+            return _decided(answer)
         if isinstance(answer, str):
             code = bounded_code(answer)
-            return ("allow", "") if code == "allow" else ("deny", code)
-        return "unknown", "check_no_answer"
+            return ("allow", "", False) if code == "allow" else ("deny", code, False)
+        return "unknown", "check_no_answer", False
     except ToolError as error:
-        return "deny", bounded_code(error.code, "check_denied")
+        return "deny", bounded_code(error.code, "check_denied"), False
     except BaseException:
-        return "unknown", "check_failed"
+        return "unknown", "check_failed", False
+
+
+def _decided(answer: PolicyDecision) -> tuple[Literal["allow", "deny", "unknown"], str, bool]:
+    if answer.answer not in ("allow", "deny", "unknown") or type(answer.terminal) is not bool:
+        return "unknown", "check_no_answer", False
+    return answer.answer, bounded_code(answer.code), answer.terminal
 
 
 def policy_answer(policy: Policy, question: PolicyQuestion) -> PolicyDecision:

@@ -13,6 +13,7 @@ from ..adapters.port import ModelAdapter
 from ..runtime.binding import PRODUCER
 from ..runtime.errors import BoundloopError, DeclarationError, MissingLimits
 from ..runtime.goal import Goal
+from ..runtime.hosted import hosted_names
 from ..runtime.limits import Limits
 from ..runtime.pins import Pins
 from ..runtime.policy import Policy
@@ -36,7 +37,8 @@ class ApplicationOptions(TypedDict, total=False):
     ``limits``: the bounds of the run. ``goal``: the evidence that success needs, or the name of a tool; a goal over a
     tool that the run isn't offered stops it, ``blocked``. ``stages``: the parts of the run, each with some of its tools and
     the evidence that ends it (``Stage``); an answer counts in the last one. ``tools``: names, the subset that this run is offered.
-    ``system``: the system text, at most 1 MiB. ``agent``: a label. ``on_stop``: whether a stop that somebody can lift
+    ``system``: the system text, at most 1 MiB. ``agent``: a label. ``hosted``: tools that the
+    provider runs itself and whose blocks are accepted; none unless named (docs/safety.md). ``on_stop``: whether a stop that somebody can lift
     suspends the run or ends it.
     """
 
@@ -47,6 +49,7 @@ class ApplicationOptions(TypedDict, total=False):
     system: str
     agent: str
     on_stop: OnStop
+    hosted: Iterable[str]
 
 
 class StartOptions(ApplicationOptions, total=False):
@@ -69,7 +72,7 @@ class StartOptions(ApplicationOptions, total=False):
 class Asked:
     """A start whose options are what their types say."""
 
-    __slots__ = ("_goal", "_limits", "_stages", "_system", "_tools", "given_run_id", "spec")
+    __slots__ = ("_goal", "_hosted", "_limits", "_stages", "_system", "_tools", "given_run_id", "spec")
 
     def __init__(
         self,
@@ -84,6 +87,7 @@ class Asked:
         unknown = sorted(set(options) - StartOptions.__annotations__.keys())
         if unknown:
             raise DeclarationError("unknown_option", "start has no such option", path=unknown[0][:80])
+        self._hosted = hosted_names(options.get("hosted", ()))
         self._limits = _limits(options.get("limits"))
         self._goal = _goal(options.get("goal"))
         self._stages = stages_from(options.get("stages"))
@@ -143,6 +147,7 @@ class Asked:
             goal=self._goal,
             stages=self._stages,
             price=price,
+            hosted=self._hosted,
             guarded=() if policy.guardrails is None else policy.guardrails.pinned,
             guardrail_revision="" if policy.guardrails is None else policy.guardrails.revision,
             price_revision="adapter" if adapter.price is not None else prices.revision,

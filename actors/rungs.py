@@ -151,10 +151,10 @@ class Rungs:
             return None
 
     def _check(self) -> tuple[RungVerdict, bool]:
-        """A semantic check: True allows, False or a text denies, the text as its code."""
+        """A semantic check: True allows, False or a text denies, the text as its code; a ``PolicyDecision`` may end the run."""
         assert self.spec.check is not None
-        verdict, code = check_answer(self.spec.check, self.asked.decoded())
-        return RungVerdict("check", verdict, code, self.spec.definition.version), False
+        verdict, code, ends = check_answer(self.spec.check, self.asked.decoded())
+        return RungVerdict("check", verdict, code, self.spec.definition.version), ends
 
     def _authorisation(self) -> tuple[RungVerdict, bool]:
         """By the principal of the server side, as it is today; never by an argument."""

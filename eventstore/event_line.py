@@ -113,6 +113,7 @@ def _model_words(event: e.ModelRequested | e.ModelResponded | e.ModelFailed) -> 
         case e.ModelResponded():
             text = f"{event.finish}, {_counted(event.calls, 'call')}" if event.calls else event.finish
             text += f", {event.spent_input_tokens} + {event.spent_output_tokens} tokens"
+            text += "".join(f", {count} by {name}" for name, count in event.hosted)
             return f"{text}: {event.text}" if event.text else text
         case e.ModelFailed():
             then = "tried again" if event.retry_at_ms else "not tried again"

@@ -16,7 +16,8 @@ class AgentDefinition(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     ``tools`` are names in the parent's own toolbox; what the parent's principal may not use is left out. ``limits`` are
     asked for, by the names of ``LimitValues`` (``deadline_ms`` from the child's start, ``depth`` below the child): a
     child never gets more than its parent has free. A quantity that isn't named gets a share. ``permissions`` and
-    ``approval`` hold for a call of this agent beside those of the tool that it is called by. ``stages`` are the child's own.
+    ``approval`` hold for a call of this agent beside those of the tool that it is called by. ``stages`` are the child's own. ``hosted``: of
+    what its parent accepts of its provider's own tools.
     """
 
     name: str
@@ -29,3 +30,4 @@ class AgentDefinition(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     permissions: tuple[str, ...] = ()
     approval: Literal["policy", "always", "never"] = "policy"
     stages: tuple[StageDefinition, ...] = ()
+    hosted: tuple[str, ...] = ()

@@ -13,6 +13,7 @@ from .agent_definition import AgentDefinition
 from .call_signature import CallSignature
 from .errors import BugError, DeclarationError
 from .goal import Goal
+from .hosted import hosted_names
 from .limits import CEILING, Limits, LimitValues, checked, micros
 from .schema import normalise_schema
 from .schema_lint import close_root
@@ -55,6 +56,7 @@ def agent(
     version: str = "1",
     trust: Trust = "undeclared",
     after_untrusted: AfterUntrusted = "policy",
+    hosted: Iterable[str] = (),
 ) -> ToolSpec:
     """Declare an agent: a tool whose call is a child run. Raises ``DeclarationError``.
 
@@ -68,7 +70,7 @@ def agent(
     schema of the arguments, ``{"input": text}``; the child is then given them as JSON. ``result_bytes_max`` bounds the
     child's answer as the parent's model sees it. ``trust``: its answer is as tainted as its run was, unless the host vouches for
     it ("trusted"): an agent without tools that act, whose goal and arguments bound what it can answer. ``after_untrusted`` as of
-    a tool.
+    a tool. ``hosted``: which of the provider's own tools that its caller accepts it may have; none unless named.
     """
     names = _names(tools, name)
     made = AgentDefinition(
@@ -79,6 +81,7 @@ def agent(
         limits=_limits(limits, name),
         goal=Goal.of(goal) if isinstance(goal, str) else goal,
         stages=_stages(stages, names, name),
+        hosted=hosted_names(hosted),
         on_stop=_on_stop(on_stop, name),
         permissions=tuple(sorted(permissions)),
         approval=approval,

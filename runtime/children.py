@@ -112,6 +112,7 @@ def child_start(state: State, call: CallState) -> tuple[e.RunStarted, bytes]:
         system=agent.system,
         tools=tools_of(agent, known),
         goal=agent.goal,
+        hosted=tuple(name for name in agent.hosted if name in state.pins.hosted),
         stages=agent.stages,
     )
     encoded = encode_pins(pins)

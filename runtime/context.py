@@ -82,6 +82,7 @@ def model_input(state: State) -> ModelInput:
         tools=tools_offered(state),
         output_tokens_max=state.reserved_output,
         request_sha256=state.request_sha256,
+        hosted=state.pins.hosted,
     )
 
 

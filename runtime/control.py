@@ -61,6 +61,8 @@ def resume(state: State, command: Resume, now_ms: int) -> Decision:
     if state.reason == "deadline" and state.counters.active_ms >= state.limits.active_ms:
         return refuse("deadline", "the run's active time is used up: raise active_ms")
     leased = bool(state.parent_run)  # it asks its parent again, and stops again if that has nothing
+    if state.reason == "max_tool_calls" and state.counters.hosted_calls > state.limits.hosted_calls:
+        return refuse(state.reason, "the limit is still reached: raise hosted_calls")
     if state.reason == "max_tool_calls" and not leased:
         for name in ("tool_calls", "call_attempts"):
             if getattr(state.meters, name).free < 1:

@@ -195,7 +195,8 @@ class ModelRequested(Event, frozen=True, tag="model_requested"):
 
 
 class ModelResponded(Event, frozen=True, tag="model_responded"):
-    """A turn arrived whole. ``spent_*`` settle the reservation: the reported usage, or the bounds if unknown."""
+    """A turn arrived whole. ``spent_*`` settle the reservation: the reported usage, or the bounds if unknown.
+    ``hosted``: how often which declared tool of the provider's own was at work for it."""
 
     turn: int
     attempt: int
@@ -212,6 +213,7 @@ class ModelResponded(Event, frozen=True, tag="model_responded"):
     continuation: bytes | None = None
     first_token_ms: int = 0
     total_ms: int = 0
+    hosted: tuple[tuple[str, int], ...] = ()
 
 
 class ModelFailed(Event, frozen=True, tag="model_failed"):

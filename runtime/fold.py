@@ -329,6 +329,10 @@ def _model_responded(state: State, event: e.ModelResponded, at_ms: int) -> None:
     state.continuation = event.continuation
     state.model_code = ""
     state.answer_verdict = state.answer_code = ""
+    for name, count in event.hosted:
+        # In the same answer the model had it before its eyes already, so it taints the calls of this turn too.
+        state.counters.hosted_calls += count
+        state.untrusted = added(state.untrusted, TaintSource(f"hosted:{name}", f"t{event.turn}", True))
     if not event.calls and event.finish in ("final", "paused") and (event.text or event.continuation):
         # A turn with calls joins the history when its results do: a call is never split from its result.
         _append_item(state, AssistantItem(event.text, (), event.continuation))
@@ -417,11 +421,11 @@ def _call_rejected(state: State, event: e.CallRejected, at_ms: int) -> None:
         state.stop_after_turn = state.stop_after_turn or "definition_changed"
         state.stop_detail = state.stop_detail or call.tool
     elif event.terminal:
-        state.stop_after_turn = _ENDS_BY.get(event.rung, "policy_denied")
+        state.stop_after_turn = ENDS_BY.get(event.rung, "policy_denied")
         state.stop_detail = event.code
 
 
-_ENDS_BY: dict[str, str] = {"switch": "kill_switch", "approval": "approval_denied"}
+ENDS_BY: dict[str, str] = {"switch": "kill_switch", "approval": "approval_denied"}
 """Why a run ends after a terminal refusal, by the rung that gave it."""
 
 

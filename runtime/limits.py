@@ -77,6 +77,7 @@ class LimitValues(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     model_attempts: int = 100
     model_attempts_per_turn: int = 3
     calls_per_turn: int = 64
+    hosted_calls: int = 100
     tool_calls: int = 100
     tool_calls_each: dict[str, int] = {}
     call_attempts: int = 200
@@ -113,7 +114,16 @@ RAISABLE: Final = frozenset(
 )
 
 SMALLEST_ZERO: Final = frozenset(
-    {"tool_calls", "denials", "failures", "children", "corrective_turns", "cost_micros", "messages"}
+    {
+        "tool_calls",
+        "hosted_calls",
+        "denials",
+        "failures",
+        "children",
+        "corrective_turns",
+        "cost_micros",
+        "messages",
+    }
 )
 
 

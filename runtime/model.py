@@ -138,7 +138,8 @@ Item = UserItem | NoteItem | AssistantItem | ResultItem
 
 
 class ModelInput(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One request. ``items`` is the whole history in order; adapters must not keep or change it."""
+    """One request. ``items`` is the whole history in order; adapters must not keep or change it. ``hosted``: the provider's own tools
+    that may be at work for it; an adapter asks for no other."""
 
     run_id: str
     turn: int
@@ -149,3 +150,4 @@ class ModelInput(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     tools: tuple[ToolDefinition, ...]
     output_tokens_max: int
     request_sha256: bytes
+    hosted: tuple[str, ...] = ()

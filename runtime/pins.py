@@ -36,6 +36,8 @@ class Pins(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     price: Price | None
     price_revision: str
     stages: tuple[StageDefinition, ...] = ()
+    hosted: tuple[str, ...] = ()
+    """Tools that the provider runs itself and whose blocks are accepted; none unless declared."""
     guarded: tuple[str, ...] = ()
     """What of the run is judged by a guardrail before it counts: ``result``, ``answer``."""
     guardrail_revision: str = ""

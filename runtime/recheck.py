@@ -20,6 +20,7 @@ from .effects import (
     resend_due,
     start,
 )
+from .fold import ENDS_BY
 from .key_rows import abandoned, by_row, left_unknown, may_take_over
 from .order import may_start
 from .refusal import NOT_AVAILABLE, first_refusal
@@ -108,7 +109,12 @@ def _approval_stands(state: State, call: CallState, command: ChecksDone, now_ms:
 def _refuse(state: State, call: CallState, refusal: e.CallRejected) -> Decision:
     """Not sent. Before the first attempt that is a refusal; after it, what the last attempt came to stands."""
     if call.phase == "executed":
-        return give_up_retry(state, call, refusal.code, refusal.safe_message)
+        left = give_up_retry(state, call, refusal.code, refusal.safe_message)
+        if not refusal.terminal:
+            return left
+        # What the last attempt came to stands; the run ends all the same.
+        ends = stop(state, ENDS_BY.get(refusal.rung, "policy_denied"), refusal.code)
+        return Decision((*left.events, *ends.events), left.claim, left.settlements)
     if call.phase == "reconciling":
         # Nothing is sent, so nothing is learnt: the effect stays unknown, for a person.
         return Decision((e.CallReconciled(call.call, "unknown", "recheck", reason=refusal.code),))

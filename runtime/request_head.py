@@ -11,7 +11,8 @@ from .tool_definition import ToolDefinition
 
 
 def request_head(pins: Pins, tools: tuple[ToolDefinition, ...]) -> tuple[bytes, int]:
-    """The hash of adapter, model, system text and tool definitions, and what they count for in a request's input bound."""
+    """The hash of adapter, model, system text, tool definitions and declared
+    hosted tools, and what they count for in a request's input bound."""
     head = msgspec.json.encode(
         (
             pins.api_family,
@@ -20,6 +21,7 @@ def request_head(pins: Pins, tools: tuple[ToolDefinition, ...]) -> tuple[bytes, 
             pins.model,
             pins.system,
             [tool.definition_sha256.hex() for tool in tools],
+            *([pins.hosted] if pins.hosted else ()),
         )
     )
     return sha256(head).digest(), len(head) + sum(tool.size_bytes for tool in tools)

@@ -169,6 +169,7 @@ class Counters(msgspec.Struct):
     calls_proposed: int = 0
     active_ms: int = 0
     history_bytes: int = 0
+    hosted_calls: int = 0
     messages: int = 0
 
 

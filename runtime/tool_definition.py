@@ -57,7 +57,7 @@ DEFINITION_HASH_FIELDS_IF_SET: Final = (
 )
 """Hashed too where they aren't the default."""
 
-_IF_USED: Final = frozenset({"stages"})
+_IF_USED: Final = frozenset({"stages", "hosted"})
 """Of an agent: hashed only where it isn't empty."""
 
 _NEVER_SHOWN: Final = frozenset(

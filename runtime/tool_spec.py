@@ -167,6 +167,7 @@ def tool(
     `timeout_ms`: of one attempt, 30,000 unless given, 50 for `quick` reads. `inline`: run in the host's own process
     (async, never blocking). `check_inline`: run `check`, `preview` and `version_of` there too, where they hold up every
     run of the host; by default they run on threads. `fence`: only "none"; "store" is refused until a store can do it.
+    `check(arguments)`: True allows, False or a text denies, a `PolicyDecision` denies for good if it is `terminal`.
     `trust`: "untrusted" where outsiders write the results (pages, mails, search results), "trusted" where the host vouches
     for them. `after_untrusted`: what becomes of this tool's calls once the model has read untrusted words, instead of what
     the policy's rule says (docs/safety.md).

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from . import events as e
 from .binding import check_bindings
 from .commands import ModelReplied
@@ -55,6 +57,8 @@ def _reason_to_stop(state: State) -> Decision | None:
         failed = _failed_for_good(state)
         if failed:
             return stop(state, "tool_failed", failed)
+    if counters.hosted_calls > limits.hosted_calls:
+        return stop(state, "max_tool_calls", "hosted_calls")
     if counters.denials > limits.denials:
         return stop(state, "policy_denied", "denials")
     if counters.failures > limits.failures:
@@ -183,7 +187,7 @@ def model_replied(state: State, command: ModelReplied, now_ms: int) -> Decision:
     if rule is None or (reply.calls and rule.final) or (rule.executable and not reply.calls):
         # What no table row describes is never final and never executable.
         return _failed(state, reply, "unknown_finish", now_ms)
-    if reply.hosted:
+    if reply.hosted and not set(reply.hosted) <= set(state.pins.hosted):
         return _failed(state, reply, "hosted_undeclared", now_ms)
     if rule.retry:
         return _failed(state, reply, reply.error_code or reply.finish, now_ms)
@@ -205,6 +209,7 @@ def model_replied(state: State, command: ModelReplied, now_ms: int) -> Decision:
         reply.continuation,
         reply.first_token_ms,
         reply.total_ms,
+        tuple(sorted(Counter(reply.hosted).items())) if reply.hosted else (),
     )
     if not calls:
         return Decision((responded,))

@@ -50,7 +50,10 @@ def _stopped(event: e.RunSuspended | e.RunTerminated, _: int) -> str:
 
 def _responded(event: e.ModelResponded, _: int) -> str:
     return f"turn={event.turn} finish={event.finish} " + _some(
-        calls=event.calls, text=event.text, usage=_usage(event)
+        calls=event.calls,
+        text=event.text,
+        usage=_usage(event),
+        hosted=",".join(f"{name}:{count}" for name, count in event.hosted),
     )
 
 

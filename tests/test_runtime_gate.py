@@ -137,6 +137,47 @@ def test_a_terminal_denial_ends_the_run(site: Site) -> None:
     assert bank.paid == {}
 
 
+@pytest.mark.parametrize("inline", [True, False])
+def test_a_check_of_a_tool_can_deny_for_good(site: Site, inline: bool) -> None:
+    bank = Bank()
+    never = PolicyDecision(answer="deny", code="fraud", terminal=True)
+    host = site.open(PAY, [bank.tool(check=gives(never), check_inline=inline)])
+    result = host.run()
+    assert (result.outcome, result.reason, result.detail) == ("failed", "policy_denied", "fraud")
+    assert bank.paid == {}
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        PolicyDecision(answer="ask"),
+        PolicyDecision(answer="sure"),  # type: ignore[arg-type]  # what an application may write
+        PolicyDecision(answer="deny", terminal=1),  # type: ignore[arg-type]  # what an application may write
+    ],
+)
+def test_a_check_that_decides_what_is_no_check_gave_no_answer(site: Site, answer: PolicyDecision) -> None:
+    bank = Bank()
+    host = site.open(PAY, [bank.tool(check=gives(answer))])
+    result = host.run()
+    assert result.completed
+    assert bank.paid == {}
+    (refused,) = site.of(result.run_id, e.CallRejected)
+    assert (refused.rung, refused.code, refused.retryable) == ("check", "check_no_answer", True)
+
+
+def test_a_kill_switch_between_question_and_approval_stops_what_was_approved(site: Site) -> None:
+    bank = Bank()
+    host = site.open(PAY, [bank.tool(approval="always")])
+    run_id = host.start()
+    (waiting,) = host.rest(run_id).approvals
+    host.rt.switch("tool", "pay", on=True, by="ops")
+    host.rt.approve(run_id, waiting.approval_id, by="bob")
+    assert host.rest(run_id).completed
+    assert bank.paid == {}
+    (refused,) = site.of(run_id, e.CallRejected)
+    assert (refused.rung, refused.code) == ("switch", "kill_switch_tool")
+
+
 def test_refusals_of_a_missing_and_of_a_forbidden_tool_are_the_same_to_the_model(site: Site) -> None:
     bank = Bank()
     host = site.open(

@@ -11,7 +11,7 @@ Commands (``run=NAME`` where there are several; the first is ``r1``):
     policy WORD TOOL…      deny, deny_terminal, ask, fail or none for these tools
     shop MODE…             how the far side treats the next submissions
     shop_note TEXT         text that search results carry from now on
-    start INPUT [k=v…]     operation=, goal=TOOL,TOOL, tools=TOOL,TOOL, on_stop=, and any limit;
+    start INPUT [k=v…]     operation=, goal=TOOL,TOOL, tools=TOOL,TOOL, hosted=NAME,NAME, on_stop=, and any limit;
                            stages=NAME:TOOL,TOOL>TOOL/NAME:TOOL (behind > what leaves the stage)
     advance MS             let time pass
     open GATE              let a held answer of the model go
@@ -244,6 +244,7 @@ class World:
         operation: str = "",
         goal: str = "",
         tools: str = "",
+        hosted: str = "",
         stages: str = "",
         on_stop: str = "suspend",
         **limits: str,
@@ -254,6 +255,7 @@ class World:
             limits=Limits(cost="1", **{name: int(value) for name, value in limits.items()}),
             goal=Goal.of(*goal.split(",")) if goal else None,
             tools=tools.split(",") if tools else None,
+            hosted=hosted.split(",") if hosted else (),
             stages=[stage_from(part) for part in stages.split("/")] if stages else None,
             operation_id=operation or f"op-{run}",
             run_id=run,

@@ -63,6 +63,7 @@ EVENTS: tuple[e.AnyEvent, ...] = (
         b"\x00\xff",
         7,
         8,
+        (("web_search", 2),),
     ),
     e.ModelFailed(1, 2, "overloaded", True, 5_000, 10, 20, 30, "error", "try later", "resp"),
     e.DefinitionAdopted("refund", A, B, b'{"name":"refund"}'),
