@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 from tests.stepped_runtime import Site, Stepped, has, results_in
 from tests.tree_play import Play
 
 from boundloop.actors.host import Host
+from boundloop.actors.read_back import whole_result
 from boundloop.adapters.port import TextDelta
-from boundloop.adapters.script import call, say
+from boundloop.adapters.script import ScriptedTurn, call, say
 from boundloop.runtime import events as e
 from boundloop.runtime.agent_spec import agent
 from boundloop.runtime.errors import DeclarationError
 from boundloop.runtime.guardrails import GuardrailDecision, GuardrailQuestion, Guardrails
+from boundloop.runtime.model import ModelInput
 from boundloop.runtime.policy import Policy
 from boundloop.runtime.tool_spec import tool
 
@@ -235,6 +239,53 @@ def test_a_childs_result_is_judged_before_its_parents_model_sees_it(site: Site) 
     result = host.run()
     assert result.completed
     assert [one.code for one in site.of(result.run_id, e.ResultBound)] == ["withheld"]
+
+
+@pytest.mark.parametrize("withheld", [True, False])
+def test_what_was_withheld_is_not_read_back_by_its_handle(site: Site, withheld: bool) -> None:
+    desk = Desk()
+    clerk = agent(name="clerk", description="Orders.", system="clerk", tools=("order",))
+    play = Play(
+        {
+            "": [call("clerk", {"input": "order"}), say("done")],
+            "clerk": [call("order", {"what": "x"}), ScriptedTurn(text=CANARY, finish="refused")],
+        }
+    )
+
+    def judge(question: GuardrailQuestion) -> str:
+        return "deny" if withheld and question.tool == "clerk" else "allow"
+
+    host = site.open(play.model, [*desk.tools(), clerk], policy=policy(result=judge))
+    run_id = host.run().run_id
+    (executed,) = site.of(run_id, e.CallExecuted)
+    assert executed.result_sha256 is not None
+    read = asyncio.run(whole_result(site.store, run_id, executed.result_sha256.hex()))
+    assert (read is None) is withheld
+
+
+def test_a_large_result_is_judged_as_the_model_would_see_it_and_each_part_read_on_by_itself(
+    site: Site,
+) -> None:
+    seen: list[str] = []
+
+    def judge(question: GuardrailQuestion) -> str:
+        seen.append(f"{question.tool} {CANARY in str(question.result)}")
+        return "deny" if CANARY in str(question.result) else "allow"
+
+    @tool(risk="read", result_bytes_max=1_024)
+    async def book() -> str:
+        """A long text with a secret at its end."""
+        return "x" * 5_000 + CANARY
+
+    def read_on(request: ModelInput) -> Any:
+        (item,) = results_in(request)
+        handle = msgspec.json.decode(item.content)["data"]["handle"]
+        return call("read_result", {"handle": handle, "offset": 4_900})
+
+    host = site.open([call("book"), read_on, say("done")], [book], policy=policy(result=judge))
+    assert host.run().completed
+    assert seen == ["book False", "read_result True"]
+    assert CANARY not in was_shown(host)
 
 
 def test_declarations_that_are_none_are_refused() -> None:
