@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..runtime.errors import CallerError
+from ..runtime.model import AssistantItem, Item, NoteItem, ResultItem, UserItem
 from .cli_output import DAMAGED
 from .cli_session import Session, on_store
 
@@ -66,19 +67,23 @@ def request_view(past: PastRequest) -> dict[str, Any]:
     }
 
 
-def _item_view(item: Any) -> dict[str, Any]:
-    fields: dict[str, Any] = {"kind": str(type(item).__struct_config__.tag)}
-    for name in type(item).__struct_fields__:
-        value = getattr(item, name)
-        if name == "continuation":
-            fields["continuation_bytes"] = 0 if value is None else len(value)
-        elif name == "calls":
-            fields[name] = [
-                {"call_id": one.call_id, "name": one.name, "arguments": _text(one.arguments)} for one in value
+def _item_view(item: Item) -> dict[str, Any]:
+    match item:
+        case UserItem():
+            return {"kind": "user", "text": item.text}
+        case NoteItem():
+            return {"kind": "note", "text": item.text}
+        case AssistantItem():
+            calls = [
+                {"call_id": one.call_id, "name": one.name, "arguments": _text(one.arguments)}
+                for one in item.calls
             ]
-        else:
-            fields[name] = _text(value) if isinstance(value, bytes) else value
-    return fields
+            carried = len(item.continuation or b"")
+            return {"kind": "assistant", "text": item.text, "calls": calls, "continuation_bytes": carried}
+        case ResultItem():
+            content = _text(item.content)
+            named = {"call_id": item.call_id, "name": item.name, "is_error": item.is_error}
+            return {"kind": "result", **named, "content": content}
 
 
 def _text(data: bytes) -> str:

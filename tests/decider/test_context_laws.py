@@ -324,7 +324,7 @@ def begin_of(pinned: Pins) -> State:
     return Run(pinned, settled=False).state
 
 
-@settings(max_examples=examples(12), deadline=None, suppress_health_check=[*HealthCheck])
+@settings(max_examples=examples(12), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(seed=st.integers(0, 2**32), room=st.sampled_from([1_000, 2_000, 4_000]))
 def test_any_history_in_a_small_context_keeps_what_must_stay(seed: int, room: int) -> None:
     run = Watched(pins(bounds=bounds_of(room), tools=TOOLS), fold_every_append=False)
@@ -356,7 +356,9 @@ def test_the_walk_compacts() -> None:
     )
     for number in range(30):
         run.reply(call("get_order", order_id=f"o{number}"))
-        name = run.orders()[0].call  # type: ignore[union-attr]  # one check is asked for
+        (order,) = run.orders()
+        assert isinstance(order, RunChecks)
+        name = order.call
         run.check(name)
         run.report(name, "succeeded", {"rows": f"{number} " * 150})
     assert run.state.compactions > 2
