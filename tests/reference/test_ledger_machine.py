@@ -34,7 +34,7 @@ WORK_MAX = 12
 Fate = Literal["done", "done_unheard", "refused", "refused_retryable", "lost", "late", "unusable"]
 
 FATES: st.SearchStrategy[Fate] = st.sampled_from(
-    ["done", "done", "done_unheard", "refused", "refused_retryable", "lost", "late", "unusable"]
+    ["done", "done", "done_unheard", "refused", "refused_retryable", "lost", "late", "late", "unusable"]
 )
 
 
@@ -43,7 +43,7 @@ def proposals_of(tools: list[str]) -> st.SearchStrategy[ProposedCall]:
     return st.builds(
         proposal,
         st.sampled_from(tools),
-        st.sampled_from("AAAB"),
+        st.sampled_from("AAAAAB"),
         st.sampled_from([1, 1, 1, 2]),
         st.sampled_from(["", "again"]),
     )
@@ -110,7 +110,7 @@ class LedgerMachine(RuleBasedStateMachine):
         self.seen: dict[str, int] = {}
         self.late: list[tuple[Run, Executed]] = []
 
-    @initialize(tools=st.lists(st.sampled_from(TOOLS), min_size=1, max_size=2, unique=True))
+    @initialize(tools=st.lists(st.sampled_from(TOOLS), min_size=1, max_size=2))
     def runs_begin(self, tools: list[str]) -> None:
         self.proposals = proposals_of(tools)
         many = dict.fromkeys(
@@ -228,7 +228,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
     def expected(
         self, run: Run, subject: CallState, looked: Looked
-    ) -> Verdict | Literal["look_again", "lapsed"]:
+    ) -> Verdict | Literal["look_again", "not_sent"]:
         admitted = looked.command.admitted
         key = subject.key if admitted is None else admitted.key
         intent = subject.intent_sha256 if admitted is None else admitted.intent_sha256
@@ -243,7 +243,9 @@ class LedgerMachine(RuleBasedStateMachine):
         if told != "go":
             return told
         if subject.approval is not None and run.now >= subject.approval.expires_at_ms:
-            return "lapsed"
+            return "not_sent"
+        if subject.attempt >= BY_NAME[subject.tool].max_attempts:
+            return "not_sent"
         if subject.phase == "reconciling":
             return told
         # Told that it may go, it claims the key; what counts is the row as it is by then.
@@ -263,7 +265,7 @@ class LedgerMachine(RuleBasedStateMachine):
             ("bound", *run.bound(name)) if found is None else (found.phase, found.status, found.code)
         )
         match expected:
-            case "lapsed":
+            case "not_sent":
                 assert phase != "started"
             case "look_again":
                 assert phase == "proposed"
