@@ -70,17 +70,29 @@ class TreeMachine(RuleBasedStateMachine):
         self.proposed = 0
 
     @initialize(
-        turns=st.integers(4, 40) | st.integers(200, 400),
-        calls=st.integers(3, 40) | st.integers(200, 400),
-        children=st.integers(1, 20) | st.just(RUNS_MAX),
+        wide=st.integers(0, 3).map(lambda drawn: drawn == 3),
+        turns=st.integers(4, 40),
+        calls=st.integers(3, 40),
+        children=st.integers(1, 20),
         output=st.sampled_from([600, 3_000, 200_000]),
         cost=st.sampled_from([100, 1_000, None]),
         parallel=st.integers(1, 12),
         depth=st.integers(1, 4),
     )
     def root_begins(
-        self, turns: int, calls: int, children: int, output: int, cost: int | None, parallel: int, depth: int
+        self,
+        wide: bool,
+        turns: int,
+        calls: int,
+        children: int,
+        output: int,
+        cost: int | None,
+        parallel: int,
+        depth: int,
     ) -> None:
+        """``wide``: nothing but the number of runs is soon used up, so that the tree grows."""
+        if wide:
+            turns, calls, children, output, cost, parallel, depth = 400, 2_000, RUNS_MAX, 200_000, None, 12, 4
         bounds = limits(
             turns=turns,
             model_attempts=turns + turns // 2,
@@ -94,6 +106,7 @@ class TreeMachine(RuleBasedStateMachine):
             repeats=1_000,
             equal_results=1_000,
             failures=1_000,
+            denials=1_000,
             turns_without_progress=1_000,
         )
         self.family = Family(family_pins(bounds=bounds, price=FREE))
@@ -347,7 +360,7 @@ class TreeMachine(RuleBasedStateMachine):
 
 TestTrees = TreeMachine.TestCase
 TestTrees.settings = settings(
-    max_examples=examples(25),
+    max_examples=examples(15),
     stateful_step_count=25,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],
