@@ -6,14 +6,16 @@ from typing import Any
 
 from ..eventstore.forensics import spend
 from ..eventstore.port import RunRow
+from ..runtime.answer import answer_of
 from ..runtime.index import waiting_for
 from ..runtime.orders import shown_phase
 from ..runtime.state import CallState, State
 from .cli_output import Output
-from .cli_text import safe_lines, shown_json, when
+from .cli_text import plain, safe_lines, shown_json, when
 
 RUN_COLUMNS = ("run", "status", "outcome", "reason", "waiting_for", "agent", "tenant", "updated")
 CALL_COLUMNS = ("call", "tool", "phase", "status", "code", "attempt", "arguments")
+CITATION_COLUMNS = ("id", "call", "tool", "observed_at_ms", "source_version")
 SPEND_COLUMNS = ("limit", "spent", "reserved", "granted", "overrun")
 
 
@@ -105,8 +107,10 @@ def print_state(out: Output, view: dict[str, Any], state: State) -> None:
     """The fields, then calls, spend and text; one object with all of it for programs."""
     calls = [call_view(call) for call in state.calls.values()]
     text = state.final_text or state.last_text
+    citations = answer_of(state, state.final_text).citations if state.final_text else ()
     if out.form != "table":
-        out.thing({**view, "calls": calls, "spend": spend_view(state), "text": text})
+        cited = {"citations": [plain(one) for one in citations]} if citations else {}
+        out.thing({**view, "calls": calls, "spend": spend_view(state), "text": text, **cited})
         return
     out.thing(view)
     if calls:
@@ -119,3 +123,6 @@ def print_state(out: Output, view: dict[str, Any], state: State) -> None:
         out.line("Answer:" if state.final_text else "Last said by the model:")
         for line in safe_lines(text):
             out.line("  " + line)
+    if citations:
+        out.line()
+        out.rows(CITATION_COLUMNS, [plain(one) for one in citations])

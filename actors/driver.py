@@ -551,7 +551,8 @@ class RunDriver:
             # Evidence is judged here, where the whole result is; the log has a view of it.
             met = predicates_met(predicates(state.pins), call.tool, report.artifact)
             facts = facts_in(state.tools[call.tool].facts, report.artifact)
-            report.executed = msgspec.structs.replace(report.executed, met=met, facts=facts)
+            values = state.pins.values_of(call.tool, report.artifact)
+            report.executed = msgspec.structs.replace(report.executed, met=met, facts=facts, values=values)
         if self.parked:
             if call is None or call.key is not None:
                 self.around.late(state.run_id, report)
@@ -590,6 +591,7 @@ class RunDriver:
                 if answer.whole is None
                 else predicates_met(predicates(state.pins), call.tool, answer.whole),
                 source=answer.source,
+                values=None if answer.whole is None else state.pins.values_of(call.tool, answer.whole),
             ),
         )
 

@@ -6,11 +6,14 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
+from ..runtime.answer import Citation, answer_of
+from ..runtime.canonical import JSON
 from ..runtime.events import UnknownBelow
 from ..runtime.index import waiting_for
 from ..runtime.orders import shown_phase
 from ..runtime.state import METERED, State
 from ..runtime.stops import unfinished
+from ..runtime.strict_json import parse_value
 
 
 class Approval(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,7 +44,8 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     ``status`` is ``ended``, ``stopped`` (someone can lift it: ``resumable``), ``waiting`` (for what ``waiting_for``
     names) or ``running``; a run that waits for nothing but child runs is running, by them. Where all of those rest until a
     person acts, whoever waits for the run is told ``waiting``, with the approvals and questions below (``resting.rested_result``). ``outcome`` and ``reason`` are empty unless it ended or stopped. ``text`` is the final answer
-    of a completed run. ``spent`` and ``limits`` are per metered quantity; ``overrun`` only where usage passed a limit.
+    of a completed run. ``citations``: what a completed run's answer refers to, where its goal asks for citations, each with when its
+    source was read and in which version. ``typed``: the answer is the JSON that the goal asks for (``output``). ``spent`` and ``limits`` are per metered quantity; ``overrun`` only where usage passed a limit.
     ``unknown_effects`` names calls of this run, and ``RUN/CALL`` of ended runs below it; ``unknown_effects_more`` counts more below.
     """
 
@@ -61,8 +65,16 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     spent: dict[str, int]
     overrun: dict[str, int]
     seq: int
-    questions: tuple[Question, ...] = ()
     unknown_effects_more: int = 0
+    citations: tuple[Citation, ...] = ()
+    typed: bool = False
+
+    @property
+    def output(self) -> JSON:
+        """The answer of a completed run whose goal asks for a typed one, as JSON values; else None."""
+        return parse_value(self.text.encode()) if self.typed else None
+
+    questions: tuple[Question, ...] = ()
 
     @property
     def completed(self) -> bool:
@@ -96,6 +108,8 @@ def result_of(state: State) -> Result:
         for call in state.calls.values()
         if call.phase == "waiting_approval" and call.approval is not None
     )
+    goal = state.pins.goal
+    cites = goal is not None and goal.citations is not None and state.outcome == "completed"
     meters = {name: getattr(state.meters, name) for name in METERED}
     open_unknown = [call.call for call in state.calls.values() if call.phase == "reconciling"]
     return Result(
@@ -116,6 +130,8 @@ def result_of(state: State) -> Result:
         spent={name: meter.spent for name, meter in meters.items()},
         overrun={name: meter.overrun for name, meter in meters.items() if meter.overrun},
         seq=state.seq,
+        citations=answer_of(state, state.final_text).citations if cites else (),
+        typed=goal is not None and goal.output is not None and state.outcome == "completed",
         questions=tuple(
             Question(
                 run_id=state.run_id,

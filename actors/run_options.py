@@ -13,11 +13,13 @@ from ..adapters.port import ModelAdapter
 from ..runtime.binding import PRODUCER
 from ..runtime.errors import BoundloopError, DeclarationError, MissingLimits
 from ..runtime.goal import Goal
+from ..runtime.goal_spec import checked_goal
 from ..runtime.hosted import hosted_names
 from ..runtime.limits import Limits
 from ..runtime.pins import Pins
 from ..runtime.policy import Policy
 from ..runtime.prices import PriceTable
+from ..runtime.provenance import given_bytes
 from ..runtime.stage_spec import Stage, names_in_stages, stages_from
 from ..runtime.start import NewRunSpec
 from ..runtime.tool_spec import ToolSpec
@@ -58,6 +60,8 @@ class StartOptions(ApplicationOptions, total=False):
     ``operation_id``: the business task; runs with one operation id share their effects. ``run_id``: else one is made.
     ``principal``, ``tenant``: else the Runtime's. ``as_of``, ``trace``: recorded with the run, at most 4 KiB each.
     ``input_trust``: "untrusted" if outsiders wrote the input; the run is tainted from its start then.
+    ``given``: typed inputs, at most 64 KiB of JSON, whose values ``from_results`` admits beside those of results; the model is
+    shown the input's text alone.
     """
 
     operation_id: str | None
@@ -67,6 +71,7 @@ class StartOptions(ApplicationOptions, total=False):
     as_of: str
     trace: str
     input_trust: Literal["trusted", "untrusted"]
+    given: dict[str, Any] | None
 
 
 class Asked:
@@ -116,6 +121,7 @@ class Asked:
             on_stop=on_stop,
             dense=dense,
             input_trust=input_trust,
+            given=given_bytes(options.get("given")),
         )
 
     def pins(
@@ -199,8 +205,10 @@ def _limits(given: object) -> Limits:
 
 
 def _goal(given: object) -> Goal | None:
-    if given is None or isinstance(given, Goal):
-        return given
+    if given is None:
+        return None
+    if isinstance(given, Goal):
+        return checked_goal(given)
     return Goal.of(checked_text(given, "goal"))
 
 

@@ -34,6 +34,7 @@ BY_RUNG: Final[dict[e.Rung, DeviationClass]] = {
     "known": "choice",
     "json": "schema",
     "schema": "schema",
+    "provenance": "semantic",
     "check": "semantic",
     "authorisation": "authorisation",
     "policy": "authorisation",

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from .agent_spec import agent, spawn
     from .errors import BoundloopError, CallerError, ProviderError, StoreError, ToolError
     from .far_side import Absent, Applied
-    from .goal import Evidence, Goal
+    from .goal import Citations, Evidence, Goal
     from .limits import WAIVED, Limits
     from .observed import Observed
     from .policy import Policy, PolicyDecision, PolicyQuestion
@@ -29,6 +29,7 @@ __all__ = [
     "Applied",
     "BoundloopError",
     "CallerError",
+    "Citations",
     "Evidence",
     "Goal",
     "Limits",
@@ -57,6 +58,7 @@ _HOME = {
     "Applied": "far_side",
     "BoundloopError": "errors",
     "CallerError": "errors",
+    "Citations": "goal",
     "Evidence": "goal",
     "Goal": "goal",
     "Limits": "limits",

@@ -13,8 +13,10 @@ from .agent_definition import AgentDefinition
 from .call_signature import CallSignature
 from .errors import BugError, DeclarationError
 from .goal import Goal
+from .goal_spec import checked_goal
 from .hosted import hosted_names
 from .limits import CEILING, Limits, LimitValues, checked, micros
+from .provenance import Sources, sources_from
 from .schema import normalise_schema
 from .schema_lint import close_root
 from .stage_definition import StageDefinition
@@ -57,6 +59,7 @@ def agent(
     trust: Trust = "undeclared",
     after_untrusted: AfterUntrusted = "policy",
     hosted: Iterable[str] = (),
+    from_results: Iterable[str] | Mapping[str, str | Iterable[str]] = (),
 ) -> ToolSpec:
     """Declare an agent: a tool whose call is a child run. Raises ``DeclarationError``.
 
@@ -71,6 +74,7 @@ def agent(
     child's answer as the parent's model sees it. ``trust``: its answer is as tainted as its run was, unless the host vouches for
     it ("trusted"): an agent without tools that act, whose goal and arguments bound what it can answer. ``after_untrusted`` as of
     a tool. ``hosted``: which of the provider's own tools that its caller accepts it may have; none unless named.
+    ``from_results``: as of a tool; such arguments are then among what the child is ``given``.
     """
     names = _names(tools, name)
     made = AgentDefinition(
@@ -79,7 +83,7 @@ def agent(
         system=_system(system, name),
         tools=names,
         limits=_limits(limits, name),
-        goal=Goal.of(goal) if isinstance(goal, str) else goal,
+        goal=Goal.of(goal) if isinstance(goal, str) else None if goal is None else checked_goal(goal),
         stages=_stages(stages, names, name),
         hosted=hosted_names(hosted),
         on_stop=_on_stop(on_stop, name),
@@ -87,6 +91,7 @@ def agent(
         approval=approval,
     )
     schema = params if params is not None else _object({"input": dict(_INPUT)})
+    sources = sources_from(from_results, f"{name}.from_results")
     return _spec(
         name,
         description,
@@ -98,6 +103,7 @@ def agent(
         version,
         trust=trust,
         after_untrusted=after_untrusted,
+        from_results=sources,
     )
 
 
@@ -146,6 +152,7 @@ def _spec(
     *,
     trust: Trust = "undeclared",
     after_untrusted: AfterUntrusted = "policy",
+    from_results: Sources | None = None,
 ) -> ToolSpec:
     if not is_tool_name(name):
         raise DeclarationError("tool_name", "a name is [a-z][a-z0-9_]{0,63} in ASCII", path=ascii(name)[:80])
@@ -165,6 +172,7 @@ def _spec(
         agents=agents,
         trust=trust,
         after_untrusted=after_untrusted,
+        from_results=from_results or {},
     )
     refuse_contradictions(definition, is_async=False)
     if result_bytes_max < RESULT_BYTES_LEAST:

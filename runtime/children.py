@@ -27,6 +27,7 @@ from .order import OUT, may_start
 from .pins import Pins, encode_pins
 from .results import room_for_result
 from .state import EACH, METERED, UNKNOWN_BELOW_MAX, CallState, ChildState, State, run_name
+from .strict_json import parse_value
 from .taint import seen_from
 from .top_ups import agent_of_call
 
@@ -135,8 +136,23 @@ def child_start(state: State, call: CallState) -> tuple[e.RunStarted, bytes]:
         deadline_at_ms=child.deadline_at_ms,
         limits=limits_of_child(state, agent, child.granted, deadline_ms),
         tainted_by=seen_from(state.untrusted, state.run_id),
+        given=_given(state, call),
     )
     return started, encoded
+
+
+def _given(state: State, call: CallState) -> bytes:
+    """What the parent was given, and the arguments of this call whose values were held against the parent's results."""
+    held = state.tools[call.tool].from_results
+    if not held:
+        return state.given
+    given = decode_canonical(state.given or b"{}")
+    arguments = decode_canonical(call.arguments or b"{}")
+    members = {
+        **(given if isinstance(given, dict) else {}),
+        **{name: arguments[name] for name in held if isinstance(arguments, dict) and name in arguments},
+    }
+    return canonical_bytes(members) if members else b""
 
 
 def _input(state: State, call: CallState) -> str:
@@ -219,7 +235,7 @@ def ended(state: State, command: ChildEnded, now_ms: int) -> Decision:
     )
     completed = command.outcome == "completed"
     acted = bool(command.effects or command.unknown or command.unknown_more)
-    body = _body(child, command) if completed or acted else None
+    body = _body(state, call, child, command) if completed or acted else None
     result = None if body is None else _fitted(state, call, dict(body))
     executed = e.CallExecuted(
         call.call,
@@ -240,8 +256,8 @@ _FAILED: Final = "the agent did not complete its task: {} ({})"
 _STANDS: Final = "; what it did before stands, or may"
 
 
-def _body(child: ChildState, command: ChildEnded) -> dict[str, JSON]:
-    """All that there is to tell the parent's model."""
+def _body(state: State, call: CallState, child: ChildState, command: ChildEnded) -> dict[str, JSON]:
+    """All that there is to tell the parent's model. A typed answer is there as values too, so that a source can name them."""
     body: dict[str, JSON] = {
         "agent": child.agent,
         "outcome": command.outcome,
@@ -249,6 +265,10 @@ def _body(child: ChildState, command: ChildEnded) -> dict[str, JSON]:
         "run": child.run_id,
         "text": command.text,
     }
+    agent = agent_of_call(state, call)
+    typed = agent is not None and agent.goal is not None and agent.goal.output is not None
+    if typed and command.outcome == "completed":
+        body["output"] = parse_value(command.text.encode())
     if command.succeeded:
         body["succeeded"] = dict(command.succeeded)
     if command.unknown:
@@ -276,6 +296,9 @@ def _fitted(state: State, call: CallState, body: dict[str, JSON]) -> bytes:
     while len(encoded) > most and text:  # at least a quarter shorter each time
         text = text[: min(len(text) * 3 // 4, len(text) - (len(encoded) - most) // 8)]
         body["text"], body["text_truncated"] = text, True
+        encoded = canonical_bytes(body)
+    if len(encoded) > most and body.pop("output", None) is not None:
+        body["output_truncated"] = True
         encoded = canonical_bytes(body)
     for name in ("succeeded", "unknown_effects"):
         names = body.get(name)

@@ -110,7 +110,8 @@ class Executed(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """An executor's report. ``no_effect`` is proof that nothing took effect; without it a failed effect is unknown.
 
     ``result`` is canonical JSON, the bounded view if ``artifact`` names the whole one. ``met`` then has the goal's
-    predicates that the whole one meets, and ``facts`` the declared facts that it holds.
+    predicates that the whole one meets, ``facts`` the declared facts that it holds, and ``values`` the
+    digests of what the run watches in it.
     """
 
     call: str
@@ -128,6 +129,7 @@ class Executed(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     met: tuple[int, ...] | None = None
     source: Source | None = None
     facts: dict[str, bytes] = {}
+    values: bytes | None = None
 
 
 class Queried(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -148,6 +150,7 @@ class Queried(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     code: str = ""
     met: tuple[int, ...] | None = None
     source: Source | None = None
+    values: bytes | None = None
 
 
 class ChildOpened(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -35,12 +35,13 @@ CONTRACT_FIELDS: Final = (
     "incidental",
     "far_side",
     "kind",
+    "from_results",
 )
 """What a definition must keep for a run in flight."""
 
 ADOPTED_FIELDS: Final = (
     *(name for name in DEFINITION_HASH_FIELDS if name not in CONTRACT_FIELDS),
-    *DEFINITION_HASH_FIELDS_IF_SET,
+    *(name for name in DEFINITION_HASH_FIELDS_IF_SET if name not in CONTRACT_FIELDS),
     "facts",
     "conditions",
     "timeout_ms",

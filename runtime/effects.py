@@ -84,6 +84,7 @@ def executed(state: State, command: Executed, now_ms: int) -> Decision:
             "reported late",
             met=command.met,
             source=command.source,
+            values=command.values,
         )
     if call.phase != "started":
         return NOTHING
@@ -115,6 +116,7 @@ def executed(state: State, command: Executed, now_ms: int) -> Decision:
         command.met,
         command.source,
         command.facts,
+        command.values,
     )
     if not effect:
         return Decision((event,))
@@ -138,6 +140,7 @@ def _other_version(command: Executed, code: str) -> Executed:
         progress_sha256=None,
         met=None,
         facts={},
+        values=None,
     )
 
 
@@ -157,6 +160,7 @@ def _applied_after_all(state: State, call: CallState, command: Executed) -> Deci
         "reported after all",
         met=command.met,
         source=command.source,
+        values=command.values,
     )
     lapsed: tuple[e.AnyEvent, ...] = ()
     if call.phase == "waiting_approval" and call.approval is not None:
@@ -263,6 +267,7 @@ def queried(state: State, command: Queried, now_ms: int) -> Decision:
             command.reason,
             met=command.met,
             source=command.source,
+            values=command.values,
         )
     settled_at = call.valid_until_ms + MARGIN_MS
     authoritative = state.tools[call.tool].query_authoritative
@@ -289,12 +294,24 @@ def _applied(
     command_id: str = "",
     met: tuple[int, ...] | None = None,
     source: e.Source | None = None,
+    values: bytes | None = None,
 ) -> Decision:
     """It took effect. Without a code its result is shown (null if there is none); with one there is none to show."""
     shown = None if code else b"null" if result is None else result
     digest = None if shown is None else sha256(shown).digest()
     event = e.CallReconciled(
-        call.call, "applied", by, shown, digest, reason, 0, command_id, code, met=met, source=source
+        call.call,
+        "applied",
+        by,
+        shown,
+        digest,
+        reason,
+        0,
+        command_id,
+        code,
+        met=met,
+        source=source,
+        values=values,
     )
     return Decision((event,), settlements=settle(state, call, "succeeded", shown))
 

@@ -23,6 +23,7 @@ Rung = Literal[
     "known",
     "json",
     "schema",
+    "provenance",
     "check",
     "authorisation",
     "policy",
@@ -78,7 +79,8 @@ class RunStarted(Event, frozen=True, tag="run_started"):
     ``dense``: it may share its host with many others; a hint for placement that decides nothing. ``deadline_at_ms``: a
     child's deadline is never after this, whenever it is created; 0 for a run without a parent. ``limits``: a child's, where
     they differ from the pinned ones, by name and ``tool_calls_each.<tool>``; so children of one agent share their pins.
-    ``tainted_by``: words of outsiders that this input was written under, or is."""
+    ``tainted_by``: words of outsiders that this input was written under, or is.
+    ``given``: the run's typed inputs, canonical JSON, which ``from_results`` may admit."""
 
     run_id: str
     tenant: str
@@ -98,6 +100,7 @@ class RunStarted(Event, frozen=True, tag="run_started"):
     deadline_at_ms: int = 0
     limits: dict[str, int] = {}
     tainted_by: tuple[TaintSource, ...] = ()
+    given: bytes = b""
 
 
 class RunResumed(Event, frozen=True, tag="run_resumed"):
@@ -369,7 +372,9 @@ class CallExecuted(Event, frozen=True, tag="call_executed"):
     """What an attempt came to. ``unknown`` only for effects. ``result`` is canonical JSON; a result too large to
     show is a blob (``artifact``) with ``size`` bytes in all, and ``result`` is its bounded view. ``met`` then has the
     numbers of the run's predicates that the whole result meets (``goal.predicates_met``), and ``facts`` the declared facts
-    that it holds (canonical JSON by name); None: ``result`` is whole. ``source``: None if the tool said nothing of it."""
+    that it holds (canonical JSON by name); None: ``result`` is whole.
+    ``source``: None if the tool said nothing of it. ``values``: of a large result, the digests of what the run's declarations
+    watch in the whole of it (``provenance.Watched``), one behind the other."""
 
     call: str
     attempt: int
@@ -387,13 +392,14 @@ class CallExecuted(Event, frozen=True, tag="call_executed"):
     met: tuple[int, ...] | None = None
     source: Source | None = None
     facts: dict[str, bytes] = {}
+    values: bytes | None = None
 
 
 class CallReconciled(Event, frozen=True, tag="call_reconciled"):
     """What became known of an unknown effect. ``applied`` and ``absent`` settle it; ``unknown`` counts one query.
 
     ``code`` is empty or ``output_invalid``: it took effect, and what it returned can't be shown. ``result`` is then None.
-    ``met`` and ``source`` as in ``call_executed``.
+    ``met``, ``source`` and ``values`` as in ``call_executed``.
     """
 
     call: str
@@ -408,6 +414,7 @@ class CallReconciled(Event, frozen=True, tag="call_reconciled"):
     command_sha256: bytes = b""
     met: tuple[int, ...] | None = None
     source: Source | None = None
+    values: bytes | None = None
 
 
 class ResultGuarded(Event, frozen=True, tag="result_guarded"):

@@ -42,6 +42,7 @@ from .state import (
 )
 from .taint import TaintSource, added
 from .transitions import CallPhase, next_call_phase, next_run_phase
+from .values_seen import index_given, index_result
 
 
 def begin(event: e.RunStarted, pins: Pins, at_ms: int) -> State:
@@ -68,6 +69,7 @@ def begin(event: e.RunStarted, pins: Pins, at_ms: int) -> State:
         on_stop=event.on_stop,
         as_of=event.as_of,
         trace=event.trace,
+        given=event.given,
         seq=1,
         at_ms=at_ms,
         started_at_ms=at_ms,
@@ -81,6 +83,8 @@ def begin(event: e.RunStarted, pins: Pins, at_ms: int) -> State:
         state.evidence = [0] * len(pins.goal.evidence)
     if pins.stages:
         state.stage_evidence = [0] * len(pins.stages[0].leave)
+    if event.given and pins.watched is not None:
+        index_given(state, pins.watched)
     _append_item(state, UserItem(event.input))
     return state
 
@@ -578,6 +582,7 @@ def _call_executed(state: State, event: e.CallExecuted, at_ms: int) -> None:
     call.artifact, call.size = event.artifact, event.size
     call.progress_sha256 = event.progress_sha256
     call.met = event.met
+    call.values = event.values
     call.source = event.source
     call.facts = event.facts
     call.observed_at_ms = at_ms
@@ -621,6 +626,7 @@ def _call_reconciled(state: State, event: e.CallReconciled, at_ms: int) -> None:
         call.safe_message = "" if not event.code else "the action took effect; its result is not usable"
         call.result, call.result_sha256 = event.result, event.result_sha256
         call.met = event.met
+        call.values = event.values
         call.source = event.source
         call.observed_at_ms = at_ms
     elif event.outcome == "absent":
@@ -734,6 +740,9 @@ def _count_result(state: State, call: CallState) -> None:
         digest = call.progress_sha256 or call.result_sha256 or b""
         state.succeeded_tools[call.tool] = state.succeeded_tools.get(call.tool, 0) + 1
         _count_evidence(state, call)
+        watched = state.pins.watched
+        if watched is not None:
+            index_result(state, call, watched)
     else:
         digest = call.code.encode()
         if is_withheld(state, call):

@@ -6,13 +6,16 @@ tool whose arguments and result hold the given values. The model's own words are
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from .canonical import JSON, canonical_bytes, decode_canonical
-from .errors import CallerError, DeclarationError
+
+if TYPE_CHECKING:
+    from .schema import Validator
 
 
 class Evidence(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -61,22 +64,55 @@ def predicates_met(predicates: Sequence[Evidence], tool: str, whole: bytes) -> t
     return tuple(n for n in about if predicates[n].met_by(result))
 
 
-class Goal(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """All predicates must be met. ``Goal.of("submit_refund")`` asks for one success of that tool."""
+class Citations(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """An answer must cite bound results: at least ``least`` different ids (0 to 256), and no id that no result holds.
+
+    ``sources``: where ids come from, such as ``("search.items.id",)``; as in ``provenance``, but results alone. An id is written
+    ``[source:ID]``, with ``marker`` for the word; or it stands in the typed output, at the dotted path ``field``.
+    """
+
+    sources: tuple[str, ...]
+    marker: str = "source"
+    field: str = ""
+    least: int = 1
+
+
+class Goal(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, dict=True):
+    """All predicates must be met, and the answer must be what is asked for. ``Goal.of("submit_refund")`` asks for one success
+    of that tool.
+
+    ``output``: a schema; the final text must be strict JSON of it. ``from_results``: dotted paths in that output whose values
+    must come from results. ``citations``: what the answer must refer to.
+    """
 
     evidence: tuple[Evidence, ...] = ()
+    output: dict[str, Any] | None = None
+    from_results: dict[str, tuple[str, ...]] = {}
+    citations: Citations | None = None
 
     @staticmethod
-    def of(*evidence: str | Evidence) -> Goal:
-        """A goal from tool names and predicates. Raises ``DeclarationError`` for an empty or absurd one."""
-        made = tuple(Evidence(item) if isinstance(item, str) else item for item in evidence)
-        if not made:
-            raise DeclarationError("empty_goal", "a goal needs at least one predicate", path="goal")
-        for item in made:
-            if type(item.count) is not int or not 1 <= item.count <= 1_000:
-                raise DeclarationError("goal_count", "count must be between 1 and 1000", path=item.tool)
-            try:
-                canonical_bytes([item.arguments, item.result])
-            except CallerError as error:
-                raise DeclarationError("goal_value", f"not JSON: {error.code}", path=item.tool) from error
-        return Goal(made)
+    def of(
+        *evidence: str | Evidence,
+        output: object = None,
+        from_results: Iterable[str] | Mapping[str, str | Iterable[str]] = (),
+        citations: Citations | str | None = None,
+    ) -> Goal:
+        """A goal from tool names and predicates, and from what is asked of the answer. ``output``: a type, or a JSON schema.
+        ``from_results``: as of a tool, over paths in the output. ``citations``: a source of ids, or ``Citations``. Raises
+        ``DeclarationError`` for an empty or absurd one."""
+        from .goal_spec import made_goal  # who reads a log declares nothing
+
+        return made_goal(evidence, output, from_results, citations)
+
+    @cached_property
+    def validator(self) -> Validator | None:
+        """The compiled `output`; compiled once a goal."""
+        from .schema import compile_schema
+
+        return None if self.output is None else compile_schema(self.output)
+
+    @property
+    def watched(self) -> dict[str, tuple[str, ...]]:
+        """The sources that the answer is held against."""
+        cited = {} if self.citations is None else {"": self.citations.sources}
+        return {**self.from_results, **cited}

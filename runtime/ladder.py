@@ -28,6 +28,7 @@ from .refusal import NOT_AVAILABLE, REFUSAL_TEXT, first_refusal
 from .state import CallState, State
 from .stops import ending
 from .strict_json import parse_object
+from .values_seen import first_invented, not_seen_text
 
 NO_SNAPSHOT = "this tool reads at a fixed point in time, and none was set for this task"
 
@@ -58,6 +59,15 @@ def admit(state: State, call: CallState) -> tuple[Admitted, dict[str, JSON]] | R
         )
     if definition.snapshot and not state.as_of:
         return Refused(rung="check", code="as_of_missing", safe_message=NO_SNAPSHOT)
+    if definition.from_results:
+        invented = first_invented(state, definition.from_results, arguments, call.turn)
+        if invented:
+            return Refused(
+                rung="provenance",
+                code="not_from_results",
+                safe_message=not_seen_text(state),
+                path=f"$.{invented}",
+            )
     canonical = canonical_bytes(arguments)
     if definition.risk == "read":
         return Admitted(

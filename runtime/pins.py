@@ -6,6 +6,7 @@ The log stays self-contained: the blob is content-addressed and covered by the c
 
 from __future__ import annotations
 
+from functools import cached_property
 from hashlib import sha256
 
 import msgspec
@@ -14,11 +15,14 @@ from .errors import HistoryRefused
 from .goal import Evidence, Goal
 from .limits import LimitValues
 from .prices import Price
+from .provenance import Watched, watched_by
 from .stage_definition import StageDefinition
 from .tool_definition import ToolDefinition
 
 
-class Pins(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+class Pins(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True, dict=True
+):
     """Definitions and revisions that every decision of the run is made from. What a run doesn't use takes no bytes."""
 
     producer: str
@@ -41,6 +45,16 @@ class Pins(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     guarded: tuple[str, ...] = ()
     """What of the run is judged by a guardrail before it counts: ``result``, ``answer``."""
     guardrail_revision: str = ""
+
+    @cached_property
+    def watched(self) -> Watched | None:
+        """Which values of the run's results are indexed; None where nothing asks for any."""
+        return watched_by(self.tools, {} if self.goal is None else self.goal.watched) or None
+
+    def values_of(self, tool: str, whole: bytes) -> bytes | None:
+        """Of a result too large for the log, what is watched in the whole of it; None where nothing is."""
+        watched = self.watched
+        return None if watched is None else b"".join(watched.digests(tool, is_agent=False, result=whole)[0])
 
     def tools_offered(self, stage: int) -> tuple[ToolDefinition, ...]:
         """What the run's own model may call in this stage (0 without stages); the others are there for its agents, or for

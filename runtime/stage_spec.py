@@ -97,6 +97,8 @@ def _leave(given: object, path: str) -> tuple[Evidence, ...]:
     if given is None:
         return ()
     if isinstance(given, Goal):
+        if given.output is not None or given.citations is not None:
+            raise DeclarationError("stage_leave", "a stage ends by evidence, not by an answer", path=path)
         return Goal.of(*given.evidence).evidence
     if isinstance(given, str | Evidence):
         return Goal.of(given).evidence

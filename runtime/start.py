@@ -18,7 +18,8 @@ NAME_CHARS_MAX = 200
 
 class NewRunSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Who starts what, under which names. All names are 1 to 200 characters without control characters. ``dense``: the
-    run may share its host with many others. ``input_trust``: whether outsiders wrote the input."""
+    run may share its host with many others. ``input_trust``: whether outsiders wrote the input.
+    ``given``: typed inputs (``provenance.given_bytes``)."""
 
     run_id: str
     input: str
@@ -32,6 +33,7 @@ class NewRunSpec(msgspec.Struct, frozen=True, kw_only=True):
     on_stop: str = "suspend"
     dense: bool = False
     input_trust: Literal["trusted", "untrusted"] = "trusted"
+    given: bytes = b""
 
 
 def start_run(spec: NewRunSpec, pins: Pins) -> tuple[e.RunStarted, bytes, bytes]:
@@ -69,5 +71,6 @@ def start_run(spec: NewRunSpec, pins: Pins) -> tuple[e.RunStarted, bytes, bytes]
         on_stop="end" if spec.on_stop == "end" else "suspend",
         dense=spec.dense,
         tainted_by=() if spec.input_trust == "trusted" else (TaintSource(INPUT, "", True),),
+        given=spec.given,
     )
     return event, digest, encoded

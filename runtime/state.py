@@ -15,6 +15,7 @@ from .events import Revisions, Source, UnknownBelow
 from .limits import LimitValues
 from .model import Item
 from .pins import Pins
+from .provenance import Seen
 from .taint import Sources
 from .tool_definition import ToolDefinition
 from .transitions import CallPhase, RunPhase
@@ -128,6 +129,7 @@ class CallState(msgspec.Struct, gc=False):
     observed_at_ms: int = 0
     progress_sha256: bytes | None = None
     met: tuple[int, ...] | None = None
+    values: bytes | None = None
     source: Source | None = None
     facts: dict[str, bytes] = {}
     resend_denied: bool = False
@@ -297,6 +299,11 @@ class State(msgspec.Struct):
     stage_evidence: list[int] = []
     stage_calls: list[str] = []
     """Calls whose results count for leaving this stage."""
+    given: bytes = b""
+    values_seen: dict[bytes, tuple[int, int]] = {}
+    """Digest of a value that is watched -> the turn that first had it, and which of ``sources_seen`` had it last."""
+    sources_seen: list[Seen] = []
+    values_left_out: int = 0
     succeeded_tools: dict[str, int] = {}
     effects: dict[str, int] = {}
     """By tool, how often an effect of this run is known to have happened; replays are none."""

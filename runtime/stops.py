@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Final, Literal
 
 from . import events as e
+from .answer import answer_missing
 from .decision import NOTHING, Decision, settle
 from .effects import lost, queries_left
 from .ledger import Settlement
@@ -51,7 +52,7 @@ REASONS: Final[dict[str, tuple[Outcome, bool]]] = {
 
 
 def unfinished(state: State) -> tuple[str, ...]:
-    """Open predicates of the goal, what is missing for the last stage, then calls of the open turn that have no success."""
+    """Open predicates of the goal, what is missing for the last stage and of the answer, then calls of the open turn that have no success."""
     names: list[str] = []
     goal = state.pins.goal
     if goal is not None:
@@ -61,6 +62,7 @@ def unfinished(state: State) -> tuple[str, ...]:
             if met < predicate.count
         ]
     names += still_to_leave(state)
+    names += answer_missing(state)
     names += [f"{call.call} {call.tool}" for call in state.calls.values() if call.status != "ok"]
     return tuple(names)
 

@@ -49,6 +49,7 @@ DEFINITION_HASH_FIELDS: Final = (
 """What a model or an approver relies on. Timeouts, pools, sizes and the handler's revision may change in flight."""
 
 DEFINITION_HASH_FIELDS_IF_SET: Final = (
+    "from_results",
     "snapshot",
     "same_version",
     "same_version_in",
@@ -112,6 +113,7 @@ class ToolDefinition(msgspec.Struct, frozen=True, kw_only=True, dict=True, forbi
     kind: ToolKind = "tool"
     agents: tuple[AgentDefinition, ...] = ()
     offered: bool = True
+    from_results: dict[str, tuple[str, ...]] = {}
     snapshot: bool = False
     same_version: str = ""
     same_version_in: Literal["turn", "run"] = "turn"
@@ -136,8 +138,8 @@ class ToolDefinition(msgspec.Struct, frozen=True, kw_only=True, dict=True, forbi
             fields[name] = list(cast("tuple[str, ...]", value)) if isinstance(value, tuple) else value
         for name in DEFINITION_HASH_FIELDS_IF_SET:
             value = getattr(self, name)
-            if value != _DEFAULTS[name]:
-                fields[name] = value
+            if value and value != _DEFAULTS[name]:
+                fields[name] = msgspec.json.decode(msgspec.json.encode(value))
         if self.kind != "tool":
             fields["kind"] = self.kind
             agents: list[dict[str, JSON]] = msgspec.json.decode(msgspec.json.encode(self.agents))

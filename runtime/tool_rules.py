@@ -181,6 +181,9 @@ def _refuse_fields(definition: ToolDefinition) -> None:
     for name in definition.incidental:
         if name not in members:
             raise _refusal(definition, f"incidental.{name}", "incidental_unknown", "no such parameter")
+    for name in definition.from_results:
+        if name not in members or "." in name:
+            raise _refusal(definition, f"from_results.{name}", "from_results_unknown", "no such parameter")
     if not isinstance(definition.key, tuple):
         return
     if len(set(definition.key)) < len(definition.key):

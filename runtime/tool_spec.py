@@ -10,7 +10,7 @@ import functools
 import inspect
 import sys
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, TypeVar, cast, get_args, get_origin
 
@@ -27,6 +27,7 @@ from .call_signature import (
 from .canonical import JSON, canonical_bytes
 from .errors import DeclarationError, ToolError
 from .observed import Observed
+from .provenance import sources_from
 from .schema import Schema, SchemaViolation, normalise_schema
 from .schema_lint import close_root
 from .taint import AfterUntrusted, Trust
@@ -157,6 +158,7 @@ def tool(
     handler_revision: str | None = None,
     facts: Mapping[str, str] | None = None,
     conditions: tuple[str, ...] = (),
+    from_results: Iterable[str] | Mapping[str, str | Iterable[str]] = (),
 ) -> Callable[[F], F]:
     """Declare a function, method, partial or callable object as a tool; raises `DeclarationError`.
 
@@ -182,6 +184,9 @@ def tool(
     `facts`: names of typed facts, and the fields of the result that set them (`{"order_state": "order.state"}`); scalars,
     recorded when the result is bound. `conditions`: fields that stay when an old result is compacted: units, validity, as-of,
     citations.
+    `from_results`: parameters whose value must be one that an earlier successful result of the run holds, or that its caller
+    gave (`given=`); a mapping names the sources of each: `{"order_id": "get_order.id"}` (`provenance`). Anything else is
+    refused, `not_from_results`.
 
     A parameter named `ctx` is filled by the runtime and shown to no model: who acts, the idempotency key as hex (`ctx.key`,
     for the far side), the attempt, the time left, a cancel token and the host's dependencies (`actors.context`). The description is the docstring unless given. A function is
@@ -219,6 +224,7 @@ def tool(
         has_version_of=version_of is not None,
         check_inline=not (check or preview or version_of) if check_inline is None else check_inline,
         handler_revision=handler_revision or "",
+        from_results=sources_from(from_results, "from_results"),
         snapshot=snapshot,
         same_version=same_version,
         same_version_in=same_version_in,

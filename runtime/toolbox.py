@@ -8,6 +8,7 @@ from typing import Any
 from .agent_reach import names_of_agents, permitted, reachable
 from .built_in import BUILT_IN
 from .errors import DuplicateTool, UnknownTool
+from .provenance import tools_named
 from .tool_spec import ToolDefinition, ToolSpec, tool_spec
 
 
@@ -15,7 +16,8 @@ class Toolbox(Mapping[str, ToolSpec]):
     """An immutable mapping from name to `ToolSpec`.
 
     Raises `DuplicateTool` for two tools of one name, whether or not they are the same function, `DeclarationError` for
-    what isn't declared with `@tool`, `agent` or `spawn`, and `UnknownTool` for a tool of an agent that isn't here.
+    what isn't declared with `@tool`, `agent` or `spawn`, and `UnknownTool` for a tool of an agent, or a source of values, that
+    isn't here.
     """
 
     __slots__ = ("_specs",)
@@ -29,7 +31,10 @@ class Toolbox(Mapping[str, ToolSpec]):
             specs[spec.name] = spec
         self._specs = specs
         for spec in specs.values():
-            for name in names_of_agents(spec.definition):
+            for name in (
+                *names_of_agents(spec.definition),
+                *sorted(tools_named(spec.definition.from_results)),
+            ):
                 if name not in specs:
                     raise UnknownTool(name)
 

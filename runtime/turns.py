@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from . import events as e
+from .answer import answer_of
 from .binding import check_bindings
 from .commands import ModelReplied
 from .context import compaction, fits, input_tokens_bound, request_sha256
@@ -342,10 +343,18 @@ def _judge_final(state: State) -> Decision:
     needs = () if goal is None else zip(goal.evidence, state.evidence, strict=True)
     missing = [predicate.name() for predicate, met in needs if met < predicate.count]
     missing += still_to_leave(state)
-    if not missing:
+    wrong = answer_of(state, state.last_text).missing
+    if not missing and not wrong:
         return _completed(state)
     if state.counters.corrective_turns < state.limits.corrective_turns and or_asked(state, "turns"):
         note = "Not done: there is no successful result on record for " + "; ".join(missing) + "."
+        if wrong:
+            note = (
+                (f"{note} " if missing else "Not done: ")
+                + "The answer doesn't count: "
+                + "; ".join(wrong)
+                + "."
+            )
         return Decision((e.MessageReceived("runtime", note[:1_024]),))
     return stop(state, "evidence_missing", ", ".join(unfinished(state))[:512])
 

@@ -122,6 +122,17 @@ class Shop:
                 "submit_refund", ctx.key, {"refund_id": f"R-{order_id}", "amount_cents": amount_cents}
             )
 
+        @tool(
+            risk="irreversible",
+            key=("order_id",),
+            far_side="keyed",
+            timeout_ms=500,
+            from_results={"order_id": "get_order.order_id"},
+        )
+        async def cancel_order(order_id: str, ctx: ToolContext) -> dict[str, Any]:
+            """Cancel an order that was looked up."""
+            return await shop.submit("cancel_order", ctx.key, {"cancelled": order_id})
+
         @tool(risk="write", key="call", far_side="none", timeout_ms=500)
         async def send_letter(to: str, ctx: ToolContext) -> dict[str, Any]:
             """Post a letter. The post office answers no questions."""
@@ -136,5 +147,6 @@ class Shop:
             refund,
             create_refund_draft,
             submit_refund,
+            cancel_order,
             send_letter,
         ]

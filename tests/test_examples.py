@@ -35,6 +35,13 @@ def test_smallest(tmp_path: Path) -> None:
     assert (tmp_path / "runs.db").exists()
 
 
+def test_staged_refund(tmp_path: Path) -> None:
+    done = run("staged_refund", tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "completed: Refunded 12.50 [source:R-A1042]." in done.stdout
+    assert "R-A1042 is in the result of submit_draft, call c6.0" in done.stdout
+
+
 def test_refund_machine(tmp_path: Path) -> None:
     done = run("refund_machine", tmp_path)
     assert (done.returncode, done.stderr) == (0, "")

@@ -6,13 +6,15 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
 import pytest
 from tests.stepped_runtime import Site, Stepped, has
 
-from boundloop.adapters.script import call, calls, say
+from boundloop.actors.result import Result
+from boundloop.adapters.script import attempts, call, calls, say
 from boundloop.runtime import events as e
 from boundloop.runtime.errors import DeclarationError, UnknownTool
-from boundloop.runtime.goal import Evidence, Goal
+from boundloop.runtime.goal import Citations, Evidence, Goal
 from boundloop.runtime.stage_spec import Stage
 from boundloop.runtime.tool_spec import tool
 
@@ -64,7 +66,9 @@ def site() -> Iterator[Site]:
 
 
 def offered(host: Stepped) -> list[tuple[str, ...]]:
-    return [tuple(tool.name for tool in request.tools) for request in host.model.recorded]
+    """By request; but for what every run has once a result was cut."""
+    named = ([tool.name for tool in request.tools] for request in host.model.recorded)
+    return [tuple(name for name in names if name != "read_result") for names in named]
 
 
 def test_each_request_offers_the_tools_of_its_stage(site: Site) -> None:
@@ -139,3 +143,102 @@ def test_a_goal_beside_stages_is_judged_over_the_whole_run(site: Site) -> None:
     host = site.open(SCRIPT, Shop().tools())
     result = host.run(goal=Goal.of("draft", "submit"), stages=STAGES)
     assert result.completed
+
+
+# --- values that must come from results --------------------------------------------------------------------------------
+
+
+def sourced_tools(shop: Shop) -> list[Any]:
+    @tool(risk="read", result_bytes_max=4_096)
+    async def list_orders(customer: str) -> dict[str, Any]:
+        """A long list, which the log has a view of."""
+        shop.did["list_orders"] += 1
+        return {"orders": [{"id": f"O{n}", "note": "n" * 90} for n in range(400)]}
+
+    @tool(
+        risk="write",
+        key=("order_id",),
+        far_side="natural",
+        from_results={"order_id": ("list_orders.orders.id", "given")},
+    )
+    async def cancel_order(order_id: str) -> dict[str, Any]:
+        """Cancel an order."""
+        shop.did["cancel_order"] += 1
+        return {"cancelled": order_id}
+
+    return [list_orders, cancel_order]
+
+
+def test_an_id_of_a_large_result_is_known_and_an_invented_one_is_not(site: Site) -> None:
+    shop = Shop()
+    script = [
+        call("list_orders", {"customer": "C"}),
+        call("cancel_order", {"order_id": "O400"}),
+        call("cancel_order", {"order_id": "O399"}),
+        say("cancelled"),
+    ]
+    host = site.open(script, sourced_tools(shop))
+    result = host.run(goal="cancel_order")
+    assert result.completed
+    assert shop.did == {"list_orders": 1, "cancel_order": 1}
+    rejected = site.of(result.run_id, e.CallRejected)
+    assert [(one.call, one.rung, one.code) for one in rejected] == [
+        ("c2.0", "provenance", "not_from_results")
+    ]
+    executed = site.of(result.run_id, e.CallExecuted)[0]
+    assert executed.artifact is not None
+    assert len(executed.values or b"") == 400 * 16
+
+
+def test_after_a_crash_the_next_host_knows_the_same_values(site: Site) -> None:
+    shop = Shop()
+    script = [
+        call("list_orders", {"customer": "C"}),
+        attempts(call("cancel_order", {"order_id": "O7"}), call("cancel_order", {"order_id": "O7"})),
+        say("cancelled"),
+    ]
+    first = site.open(script, sourced_tools(shop))
+    first.line.cut_at(has(e.ModelRequested, turn=2), before=False)
+    run_id = first.start(goal="cancel_order")
+    first.settle()
+    first.crash()
+    second = site.after_crash(first, sourced_tools(shop))
+    second.settle()
+    second.advance(60_000)
+    result = second.rest(run_id)
+    assert (result.outcome, result.reason, result.detail) == ("completed", "final", "")
+    assert shop.did == {"list_orders": 1, "cancel_order": 1}
+
+
+def test_given_values_count_as_declared(site: Site) -> None:
+    script = [call("cancel_order", {"order_id": "X1"}), say("cancelled")]
+    host = site.open(script, sourced_tools(Shop()))
+    assert host.run(goal="cancel_order", given={"order_id": "X1"}).completed
+    wrong: Any = ["X1"]
+    with pytest.raises(DeclarationError):
+        host.start(given=wrong)
+
+
+# --- answers -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_result_with_a_typed_answer_and_citations_travels_as_it_is(site: Site) -> None:
+    """As between a process and the owner that it is attached to."""
+    goal = Goal.of(
+        output={"type": "object", "properties": {"id": {"type": "string"}}, "required": ["id"]},
+        from_results={"id": "list_orders.orders.id"},
+        citations=Citations(("list_orders.orders.id",), field="id"),
+    )
+    script = [call("list_orders", {"customer": "C"}), say('{"id":"O999"}'), say('{"id":"O7"}')]
+    host = site.open(script, sourced_tools(Shop()))
+    result = host.run(goal=goal)
+    read = msgspec.msgpack.decode(msgspec.msgpack.encode(result), type=Result)
+    assert read == result
+    assert (read.completed, read.output) == (True, {"id": "O7"})
+    assert [(one.id, one.call, one.tool) for one in read.citations] == [("O7", "c1.0", "list_orders")]
+    assert [event.source for event in site.of(result.run_id, e.MessageReceived)] == ["runtime"]
+
+
+def test_a_result_without_such_a_goal_has_neither(site: Site) -> None:
+    result = site.open([say('{"id":1} [source:x]')]).run()
+    assert (result.completed, result.output, result.citations) == (True, None, ())

@@ -12,6 +12,7 @@ Commands (``run=NAME`` where there are several; the first is ``r1``):
     shop MODE…             how the far side treats the next submissions
     shop_note TEXT         text that search results carry from now on
     start INPUT [k=v…]     operation=, goal=TOOL,TOOL, tools=TOOL,TOOL, hosted=NAME,NAME, on_stop=, and any limit;
+                           cite=SOURCE for what the answer must cite, as [source:ID];
                            stages=NAME:TOOL,TOOL>TOOL/NAME:TOOL (behind > what leaves the stage)
     advance MS             let time pass
     open GATE              let a held answer of the model go
@@ -246,6 +247,7 @@ class World:
         tools: str = "",
         hosted: str = "",
         stages: str = "",
+        cite: str = "",
         on_stop: str = "suspend",
         **limits: str,
     ) -> None:
@@ -253,7 +255,7 @@ class World:
         self.rt.start(
             text,
             limits=Limits(cost="1", **{name: int(value) for name, value in limits.items()}),
-            goal=Goal.of(*goal.split(",")) if goal else None,
+            goal=Goal.of(*goal.split(",") if goal else (), citations=cite or None) if goal or cite else None,
             tools=tools.split(",") if tools else None,
             hosted=hosted.split(",") if hosted else (),
             stages=[stage_from(part) for part in stages.split("/")] if stages else None,

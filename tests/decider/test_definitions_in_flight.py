@@ -114,6 +114,7 @@ def run_take_over(run: Run) -> TakeOver:
         ("key", ("order_id", "amount")),
         ("incidental", ()),
         ("far_side", "none"),
+        ("from_results", {"order_id": ("results",)}),
     ],
 )
 def test_what_a_call_means_is_never_adopted(field: str, value: Any) -> None:

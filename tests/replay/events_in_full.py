@@ -38,6 +38,7 @@ EVENTS: tuple[e.AnyEvent, ...] = (
         9,
         {"turns": 3},
         TAINT,
+        b'{"order_id":"A"}',
     ),
     e.RunResumed(3, "host_died", "h1", "u", "cmd1", D),
     e.MessageReceived("user", "more", "cmd2", D, "bob"),
@@ -95,9 +96,10 @@ EVENTS: tuple[e.AnyEvent, ...] = (
         (0, 2),
         SOURCE,
         {"state": b'"paid"'},
+        A[:16],
     ),
     e.CallReconciled(
-        "c1.0", "applied", "boss", b"{}", A, "seen", 5, "cmd7", "output_invalid", D, (1,), SOURCE
+        "c1.0", "applied", "boss", b"{}", A, "seen", 5, "cmd7", "output_invalid", D, (1,), SOURCE, A[:16]
     ),
     e.ChildReserved("c1.0", "r9", "helper", {"turns": 4, "tool_calls_each.pay": 1}, 9_000),
     e.ChildStarted("c1.0", "r9"),
