@@ -100,7 +100,7 @@ _STRICTER: Final[tuple[AfterUntrusted, ...]] = ("allow", "policy", "ask", "deny"
 
 def stricter(one: AfterUntrusted, other: AfterUntrusted) -> AfterUntrusted:
     """Of what was pinned and what is declared now, the stricter."""
-    return max(one, other, key=_STRICTER.index)
+    return one if _STRICTER.index(one) > _STRICTER.index(other) else other
 
 
 def refuse_words(trust: object, after_untrusted: object) -> str:

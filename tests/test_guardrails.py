@@ -14,7 +14,7 @@ from tests.tree_play import Play
 
 from boundloop.actors.host import Host
 from boundloop.actors.read_back import whole_result
-from boundloop.adapters.port import TextDelta
+from boundloop.adapters.port import Progress, TextDelta
 from boundloop.adapters.script import ScriptedTurn, call, say
 from boundloop.runtime import events as e
 from boundloop.runtime.agent_spec import agent
@@ -226,7 +226,11 @@ def test_text_is_held_back_until_its_answer_is_judged(
     site: Site, provisional: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     heard: list[object] = []
-    monkeypatch.setattr(Host, "progress", lambda self, run_id, item: heard.append(item))
+
+    def hear(self: Host, run_id: str, item: Progress) -> None:
+        heard.append(item)
+
+    monkeypatch.setattr(Host, "progress", hear)
     host = site.open([say("the answer")], policy=policy(answer=refuses, provisional=provisional))
     host.run()
     assert any(isinstance(item, TextDelta) for item in heard) is provisional

@@ -150,9 +150,11 @@ def test_a_read_that_could_carry_data_out_can_be_asked_about_and_is_checked_agai
         return "ok"
 
     script = [call("fetch", {"url": "a"}), call("read_mail"), call("fetch", {"url": "b?secret"}), say("done")]
-    host = site.open(
-        script, [office.mail(), fetch], permissions=lambda tenant, principal: frozenset(permitted)
-    )
+
+    def permissions_of(tenant: str, principal: str) -> frozenset[str]:
+        return frozenset(permitted)
+
+    host = site.open(script, [office.mail(), fetch], permissions=permissions_of)
     result = host.run()
     assert result.status == "waiting"
     assert fetched == ["a"]
