@@ -42,6 +42,8 @@ def ask_model(
     task = asyncio.get_running_loop().create_task(_wait(work, timeout_ms, deliver))
     _running.add(task)
     task.add_done_callback(_running.discard)
+    # Cancelled before its first step it never gets to the adapter's coroutine, which would be left open.
+    task.add_done_callback(lambda _: work.close())
 
     def cancel() -> None:
         task.cancel()

@@ -11,9 +11,12 @@ from collections.abc import Coroutine, Generator
 from contextvars import Context, ContextVar, copy_context
 from typing import Any, Final
 
+TURNS_MAX: Final = 300_000
+"""Passes of one seed's loop; an ordinary seed has a few hundred. Something that never waits comes to an end here."""
+
 
 class StandsStill(Exception):
-    """No timer is left and nothing is ready: the world forgot to end."""
+    """No timer is left and nothing is ready, or something never waits: the world doesn't come to an end."""
 
 
 class VirtualLoop(asyncio.BaseEventLoop):
@@ -22,6 +25,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def __init__(self) -> None:
         super().__init__()
         self.now_s = 0.0
+        self.turns_left = TURNS_MAX
         self._selector = _Jump(self)
         self.set_task_factory(_task_of_its_group)
 
@@ -42,6 +46,9 @@ class _Jump:
         self._loop = loop
 
     def select(self, timeout: float | None = None) -> list[Any]:
+        self._loop.turns_left -= 1
+        if self._loop.turns_left < 0:
+            raise StandsStill(f"more than {TURNS_MAX} passes of the loop")
         if timeout is None:
             raise StandsStill("nothing is left to happen")
         if timeout > 0:

@@ -99,11 +99,12 @@ KINDS: Final[dict[str, Kind]] = {
     "too_many_calls": Kind("model", 2, "more calls than a turn may have"),
     "same_effect_again": Kind("model", 3, "the same effect is asked for again in other words"),
     # --- people ---
-    "approval_race": Kind("person", 4, "a yes and a no at the same time"),
+    "approval_race": Kind("person", 4, "a yes and a no, or two answers, at the same time"),
     "approval_expiry": Kind("person", 4, "nobody decides in time"),
     "decided_twice": Kind("person", 4, "the same command comes twice, and another one after it"),
     "cancel": Kind("time", 2, "somebody cancels a run"),
     "cancel_storm": Kind("time", 2, "every run is cancelled, several times over"),
+    "message": Kind("time", 4, "somebody says something to a run, or puts a fact on record"),
     "limits_raised": Kind("time", 2, "limits are raised while the run goes on"),
 }
 

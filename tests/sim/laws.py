@@ -7,8 +7,7 @@ the world is asked. The names are those of ``docs/simulation.md``. The first bro
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from hashlib import sha256
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from boundloop.eventstore.codec import decode_events, spilled
@@ -16,24 +15,30 @@ from boundloop.eventstore.history import pins_from
 from boundloop.eventstore.port import Append
 from boundloop.eventstore.verify import verify_store
 from boundloop.runtime import events as e
-from boundloop.runtime.canonical import canonical_bytes, decode_canonical
+from boundloop.runtime.canonical import decode_canonical
 from boundloop.runtime.errors import BugError
 from boundloop.runtime.fold import begin, evolve
 from boundloop.runtime.invariants import check_state, check_tree
-from boundloop.runtime.model import ModelInput
+from boundloop.runtime.model import AssistantItem, Item, ModelInput, ResultItem, UserItem
 from boundloop.runtime.state import METERED, State, state_digest
 
 from .far_side import Request
+from .people import same_arguments
 from .shop import EFFECTS, FAR_SIDES
 
 if TYPE_CHECKING:
     from .world import World
 
 PREFIXES: Final = 10
-"""How many prefixes of each log are folded from nothing at the end."""
+"""How many prefixes of each log are compared with a fold from nothing, at the end and when its host dies."""
+
+PREFIX_EVERY: Final = 3
+"""Every so many appends of a run its state is kept, as a digest, for that."""
 
 _ASKS_A_PERSON: Final = frozenset({"refund"})
-_DEFAULTS: Final[dict[str, Any]] = {"reason": ""}
+_OUTSIDERS: Final = frozenset({"mail"})
+"""Tools whose results outsiders write: effects that are proposed after one of them need a person."""
+
 _COUNTED: Final[dict[type[e.Event], str]] = {
     e.ModelRequested: "model_attempts",
     e.ModelResponded: "turns",
@@ -70,8 +75,18 @@ class RunWatch:
         self.last_tag = ""
         self.cancelled = False
         self.ended = False
+        self.appends: list[tuple[int, int, bytes]] = []
         self.acknowledged: list[tuple[int, int, bytes]] = []
         self.requests = 0
+        self.messages: list[str] = []
+        self.messages_due: list[str] = []
+        self.message_after_request = False
+        self.tainted = any(source.declared for source in started.tainted_by)
+        self.tainted_at_request = self.tainted
+        self.needs_yes: set[str] = set()
+        self.stage = 0
+        self.stage_of: dict[str, int] = {}
+        self.left: dict[str, int] = {}
 
 
 class Judge:
@@ -128,7 +143,9 @@ class Judge:
         self.events += len(events)
         if watch.state.seq != request.expected_seq + request.event_count:
             raise Broken("I2", f"{request.event_count} events lead to seq {watch.state.seq}")
-        watch.digests[watch.state.seq] = state_digest(watch.state)
+        watch.appends.append((request.expected_seq + 1, request.event_count, request.hash))
+        if len(watch.appends) % PREFIX_EVERY == self._world.plan.seed % PREFIX_EVERY:
+            watch.digests[watch.state.seq] = state_digest(watch.state)
         self._check_family(watch)
 
     def _begun(self, request: Append, event: e.AnyEvent) -> RunWatch:
@@ -174,6 +191,9 @@ class Judge:
                     raise Broken("I13", f"{event.call} is proposed twice")
                 watch.proposed.add(event.call)
                 watch.tools[event.call] = event.tool
+                watch.stage_of[event.call] = watch.stage
+                if watch.tainted_at_request:
+                    watch.needs_yes.add(event.call)
             case e.ResultBound():
                 if event.call in watch.bound or event.call not in watch.proposed:
                     raise Broken("I13", f"{event.call} is bound twice, or was never proposed")
@@ -181,6 +201,9 @@ class Judge:
                 self._bound(watch, event)
             case e.ModelRequested():
                 watch.requested.add((event.turn, event.attempt))
+                watch.tainted_at_request = watch.tainted
+                watch.messages_due = list(watch.messages)
+                watch.message_after_request = False
                 self._all_bound(watch, "a model request")
             case e.RunTerminated():
                 watch.ended = True
@@ -196,6 +219,19 @@ class Judge:
                 if event.call in watch.bound:
                     raise Broken("I13", f"{event.call} starts after its result")
                 watch.started.add((event.call, event.attempt))
+                self._judge_stage(watch, event.call)
+            case e.MessageReceived():
+                if event.source == "user":
+                    watch.messages.append(event.text)
+                    watch.message_after_request = True
+            case e.StageEntered():
+                self._entered(watch)
+            case e.QuestionAnswered():
+                said = None if event.result is None else decode_canonical(event.result)
+                if event.result is not None and not self._world.people.answered(event.question_id, said):
+                    raise Broken("I5", f"{event.call}: nobody answered {said!r}")
+            case e.ChildSettled():
+                watch.tainted = watch.tainted or any(source.declared for source in event.tainted_by)
             case e.ApprovalDecided():
                 if event.decision == "approve":
                     watch.yes[event.call] = event.approval_id
@@ -220,6 +256,9 @@ class Judge:
             return
         tool = watch.tools[event.call]
         watch.succeeded[tool] = watch.succeeded.get(tool, 0) + 1
+        watch.tainted = watch.tainted or tool in _OUTSIDERS
+        if watch.stage_of.get(event.call) == watch.stage:
+            watch.left[tool] = watch.left.get(tool, 0) + 1
         if tool in EFFECTS and self._world.far_side.happened(watch.keys.get(event.call, "")) is None:
             raise Broken("I14", f"{event.call} {tool} succeeded and its far side knows nothing of it")
 
@@ -229,10 +268,27 @@ class Judge:
         last = watch.last_response
         if last is None or last.finish != "final" or not last.text.strip():
             raise Broken("I14", "completed without a final answer")
+        if watch.message_after_request:
+            raise Broken("I14", "completed by an answer that didn't know a message")
+        if watch.stage + 1 < len(watch.state.pins.stages):
+            raise Broken("I14", "completed before its last stage")
         goal = watch.state.pins.goal
         for wanted in () if goal is None else goal.evidence:
             if watch.succeeded.get(wanted.tool, 0) < wanted.count:
                 raise Broken("I14", f"completed without {wanted.name()}")
+
+    def _judge_stage(self, watch: RunWatch, call: str) -> None:
+        stages = watch.state.pins.stages
+        if stages and watch.tools[call] not in stages[watch.stage_of[call]].tools:
+            raise Broken("I5", f"{call} {watch.tools[call]} starts in a stage that doesn't offer it")
+
+    def _entered(self, watch: RunWatch) -> None:
+        """A stage is left by bound successes of calls that were proposed in it."""
+        for wanted in watch.state.pins.stages[watch.stage].leave:
+            if watch.left.get(wanted.tool, 0) < wanted.count:
+                raise Broken("I14", f"stage {watch.stage} is left without {wanted.name()}")
+        watch.stage += 1
+        watch.left.clear()
 
     # --- counts, over a run and over its tree ------------------------------------------------------------------------
 
@@ -281,7 +337,10 @@ class Judge:
     def live(self, run_id: str, state: State) -> None:
         """A host's state after an append, as it goes on from it."""
         watch = self.runs[run_id]
-        if state_digest(state) != watch.digests.get(state.seq):
+        folded = watch.state
+        if state.seq != folded.seq:  # it heard late of its append, and another host went on
+            folded = self._folded(watch, frozenset(), to_seq=state.seq)
+        if state != folded:
             self.broken("I9", f"{run_id}: the live state at seq {state.seq} isn't what its log folds to")
 
     def model_asked(self, request: ModelInput) -> None:
@@ -294,6 +353,13 @@ class Judge:
         if place in watch.asked:
             self.broken("I7", f"{request.run_id}: turn {place} was asked for twice")
         watch.asked.add(place)
+        wrong = _unpaired(request.items)
+        if wrong:
+            self.broken("I13", f"{request.run_id}: turn {place} is asked with {wrong}")
+        said = {item.text for item in request.items if isinstance(item, UserItem)}
+        missing = [text for text in watch.messages_due if text not in said]
+        if missing:
+            self.broken("I14", f"{request.run_id}: turn {place} is asked without {missing[0]!r}")
 
     def arrived(self, request: Request) -> None:
         """A request reached a far side, and is about to take effect."""
@@ -310,13 +376,14 @@ class Judge:
         watch.sent.add(place)
         if request.tool != watch.tools.get(request.call) or request.key != watch.keys.get(request.call):
             self.broken("I5", f"{name}: another tool or key than was validated")
-        if not _same(watch.arguments.get(request.call, b"{}"), request.arguments):
+        validated = decode_canonical(watch.arguments.get(request.call, b"null"))
+        if not same_arguments(validated, request.arguments):
             self.broken("I5", f"{name}: {request.arguments} aren't the validated arguments")
         if request.tool not in EFFECTS:
             return
         if FAR_SIDES[request.tool] in ("queryable", "none") and request.key in self._world.far_side.effects:
             self.broken("I4", f"{name}: a second request for an effect that happened")
-        if request.tool in _ASKS_A_PERSON:
+        if request.tool in _ASKS_A_PERSON or request.call in watch.needs_yes:
             approval = watch.yes.get(request.call, "")
             if not self._world.people.said_yes(approval, request.arguments):
                 self.broken("I5", f"{name}: no person approved {request.arguments}")
@@ -332,14 +399,18 @@ class Judge:
         """The log folds to the live states at these prefixes, and to the present one."""
         watch = self.runs[run_id]
         seqs = list(watch.digests)
-        self._folded(watch, frozenset(chance.sample(seqs, k=min(PREFIXES, len(seqs)))) | {seqs[-1]})
+        state = self._folded(watch, frozenset(chance.sample(seqs, k=min(PREFIXES, len(seqs)))))
+        if state != watch.state:
+            self.broken("I9", f"{run_id}: folded from nothing it differs at seq {state.seq}")
 
-    def _folded(self, watch: RunWatch, compare: frozenset[int]) -> State:
+    def _folded(self, watch: RunWatch, compare: frozenset[int], to_seq: int = 0) -> State:
         started, at_ms = watch.log[0]
         assert isinstance(started, e.RunStarted)
         state = begin(started, watch.state.pins, at_ms)
         for event, at_ms in watch.log[1:]:
             evolve(state, event, at_ms)
+            if state.seq == to_seq:
+                break
             if state.seq in compare and state_digest(state) != watch.digests[state.seq]:
                 self.broken("I9", f"{state.run_id}: folded from nothing it differs at seq {state.seq}")
         return state
@@ -349,12 +420,12 @@ class Judge:
         store = self._world.store
         for run_id, watch in self.runs.items():
             rows = await store.read(run_id, rows_max=10_000)
-            stored = {(row.first_seq, row.event_count, row.hash) for row in rows}
+            stored = [(row.first_seq, row.event_count, row.hash) for row in rows]
             for place in watch.acknowledged:
                 if place not in stored:
                     self.broken("I1", f"{run_id}: the acknowledged append at seq {place[0]} is gone")
-            events = [event for row in rows for event in decode_events(await _body(store, row.body))]
-            if events != [event for event, _ in watch.log]:
+            # That the bytes are those of the hashes is what ``verify_store`` computes.
+            if stored != watch.appends:
                 self.broken("I1", f"{run_id}: the log isn't what was appended")
             self.refold(run_id, self._world.dice("prefixes", run_id))
         verdict = await verify_store(store)
@@ -363,26 +434,17 @@ class Judge:
             self.broken("I11", "; ".join(faults)[:600])
 
 
-async def _body(store: Any, body: bytes) -> bytes:
-    marker = spilled(body)
-    if marker is None:
-        return body
-    whole: bytes = await store.get_blob(marker.sha256)
-    assert sha256(whole).digest() == marker.sha256
-    return whole
-
-
-def _same(validated: bytes, received: Mapping[str, Any]) -> bool:
-    """Equal as JSON, but for defaults that the tool's own signature adds."""
-    given = decode_canonical(validated)
-    if not isinstance(given, dict):
-        return False
-    return canonical_bytes({**_without(received, given)}) == canonical_bytes(given)
-
-
-def _without(received: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        name: value
-        for name, value in received.items()
-        if name in given or value != _DEFAULTS.get(name, object())
-    }
+def _unpaired(items: Sequence[Item]) -> str:
+    """What is wrong with the calls and results of a request: each call is followed by its one result, with nothing else
+    in between."""
+    opened: set[str] = set()
+    for item in items:
+        if isinstance(item, ResultItem):
+            if item.call_id not in opened:
+                return f"a result without its call: {item.call_id}"
+            opened.discard(item.call_id)
+        elif opened:
+            return f"calls without results: {sorted(opened)}"
+        elif isinstance(item, AssistantItem):
+            opened = {call.call_id for call in item.calls}
+    return f"calls without results: {sorted(opened)}" if opened else ""

@@ -28,6 +28,7 @@ EXTRA_TURNS: Final = 3
 """Turns beyond its script in which it still tries for the evidence that its goal asks for."""
 
 _EFFECTS: Final = ("book", "book", "tag", "pay", "refund", "refund", "letter")
+_READS: Final = ("look", "look", "audit", "audit", "audit", "mail", "ask_user")
 _SAFE: Final = ("book", "tag", "pay")
 _AGENTS: Final = ("clerk", "helper", "team")
 _HOSTILE: Final[tuple[tuple[str, bytes], ...]] = (
@@ -139,14 +140,17 @@ class SimModel:
             )
         names: list[str] = []
         if request.turn == 1:
-            names.append(chance.choice([name for name in _SAFE if name in offered]))
+            names.append(chance.choice([name for name in _SAFE if name in offered] or offered[:1]))
         names += [_wanted(chance, offered) for _ in range(chance.choice((0, 1, 1, 2)))]
         if chance.random() < 0.03:
             return [*_hostile(chance), *(_call(chance, name, 0) for name in names)]
         return [_call(chance, name, number) for number, name in enumerate(names or ["look"])]
 
     def _missing(self, request: ModelInput) -> str:
-        """The tool that the goal asks for and that hasn't succeeded yet, as far as it can see."""
+        """The tool that its stage or its goal asks for and that hasn't succeeded yet, as far as it can see."""
+        leave = self._world.leave_of(request)
+        if leave:
+            return leave
         goal = self._world.goal_of(request)
         done = {item.name for item in request.items if isinstance(item, ResultItem) and not item.is_error}
         return goal if goal and goal not in done else ""
@@ -154,9 +158,9 @@ class SimModel:
 
 def _wanted(chance: Random, offered: Sequence[str]) -> str:
     drawn = chance.random()
-    among = _AGENTS if drawn < 0.28 else ("look", "audit") if drawn < 0.42 else _EFFECTS
+    among = _AGENTS if drawn < 0.28 else _READS if drawn < 0.45 else _EFFECTS
     possible = [name for name in among if name in offered]
-    return chance.choice(possible or [name for name in _SAFE if name in offered])
+    return chance.choice(possible or [name for name in _SAFE if name in offered] or ["look"])
 
 
 def _call(chance: Random, name: str, number: int) -> ProposedCall:
@@ -174,6 +178,10 @@ def _call(chance: Random, name: str, number: int) -> ProposedCall:
             arguments = {"order_id": order, "cents": 3, "reason": chance.choice(("late", "broken", "asked"))}
         case "letter":
             arguments = {"to": f"P{chance.randrange(4)}"}
+        case "ask_user":
+            arguments = {"question": f"and {order}?"}
+            if chance.random() < 0.5:
+                arguments["choices"] = ["yes", "no"]
         case "audit":
             arguments = {"year": 2_000 + chance.randrange(9)}
         case "team":

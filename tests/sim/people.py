@@ -10,21 +10,25 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from boundloop.runtime import events as e
-from boundloop.runtime.canonical import canonical_bytes, decode_canonical
+from boundloop.runtime.canonical import JSON, canonical_bytes, decode_canonical
 from boundloop.runtime.commands import (
+    Answer,
     Approve,
     Close,
     OutsideCommand,
     RaiseLimits,
+    RecordFact,
     Reject,
     ResolveCall,
     Resume,
+    Send,
 )
 from boundloop.runtime.limits import MARGIN_MS
 
 if TYPE_CHECKING:
     from .world import World
 
+_DEFAULTS: Final[dict[str, Any]] = {"reason": ""}
 LOOKS_AT_A_RUN_MAX: Final = 6
 """How often somebody does something about one stopped run."""
 
@@ -38,6 +42,18 @@ _MORE: Final[dict[str, dict[str, int]]] = {
 }
 
 
+def same_arguments(given: JSON, received: Mapping[str, Any]) -> bool:
+    """Equal as JSON, but for defaults that the tool's own signature adds."""
+    if not isinstance(given, dict):
+        return False
+    without = {
+        name: value
+        for name, value in received.items()
+        if name in given or value != _DEFAULTS.get(name, object())
+    }
+    return canonical_bytes(without) == canonical_bytes(given)
+
+
 class People:
     """``pending`` counts who is about to do something."""
 
@@ -46,7 +62,7 @@ class People:
         self._shown: dict[str, bytes] = {}
         self._yes: set[str] = set()
         self._looks: dict[str, int] = {}
-        self._tools: dict[tuple[str, str], str] = {}
+        self._answers: dict[str, set[str]] = {}
         self._commands = 0
 
     def said_yes(self, approval_id: str, arguments: Mapping[str, Any]) -> bool:
@@ -56,12 +72,7 @@ class People:
             return False
         asked = decode_canonical(shown)
         assert isinstance(asked, dict)
-        given = asked.get("arguments")
-        return (
-            canonical_bytes({"reason": "", **given}) == canonical_bytes(dict(arguments))
-            if isinstance(given, dict)
-            else False
-        )
+        return same_arguments(asked.get("arguments"), arguments)
 
     def notices(self, run_id: str, event: e.AnyEvent) -> None:
         """Somebody reads the log."""
@@ -69,6 +80,8 @@ class People:
             case e.ApprovalRequested():
                 self._shown[event.approval_id] = event.preview
                 self._asked(run_id, event.approval_id)
+            case e.QuestionAsked():
+                self._wondered(run_id, event)
             case e.RunSuspended():
                 self._stopped(run_id, event)
             case _:
@@ -105,6 +118,46 @@ class People:
             if kind == "decided_twice":
                 self._submit(run_id, yes, after_ms + chance.choice((0, 1, 700)))
                 self._submit(run_id, no, after_ms + 900)
+
+    # --- questions and messages --------------------------------------------------------------------------------------
+
+    def answered(self, question_id: str, result: JSON) -> bool:
+        """Whether a person said exactly this."""
+        given = self._answers.get(question_id, set())
+        return isinstance(result, dict) and result.get("answer") in given
+
+    def _wondered(self, run_id: str, event: e.QuestionAsked) -> None:
+        world = self._world
+        chance = world.dice("person", event.question_id)
+        strike = world.struck("person")
+        kind = "" if strike is None else strike.kind
+        drawn = chance.random()
+        if kind == "approval_expiry" or (not kind and drawn < 0.04):
+            return
+        after_ms = chance.randint(20, 3_000)
+        answer = Answer(
+            command_id=self._id(),
+            by="boss",
+            question_id=event.question_id,
+            text=chance.choice(event.choices or ("it is fine", "\u00fcber")),
+        )
+        cannot = Answer(
+            command_id=self._id(), by="boss", question_id=event.question_id, cannot=True, stop=drawn > 0.9
+        )
+        first = cannot if not kind and drawn < 0.15 else answer
+        self._submit(run_id, first, after_ms)
+        if kind == "approval_race":
+            self._submit(run_id, cannot, after_ms)
+        elif kind == "decided_twice":
+            self._submit(run_id, first, after_ms + 1)
+
+    def speak(self, run_id: str, size: int) -> None:
+        """Somebody says something to a run, or puts a fact on record."""
+        if size % 4 == 0:
+            fact = RecordFact(command_id=self._id(), by="boss", name="mood", value=str(size))
+            self._submit(run_id, fact, 0)
+        else:
+            self._submit(run_id, Send(command_id=self._id(), by="boss", text=f"and mind {size}"), 0)
 
     # --- stopped runs ------------------------------------------------------------------------------------------------
 
@@ -169,6 +222,8 @@ class People:
             if isinstance(command, Approve):
                 # Their own record: from the moment that they ask for it, it may be done.
                 self._yes.add(command.approval_id)
+            elif isinstance(command, Answer):
+                self._answers.setdefault(command.question_id, set()).add(command.text)
             await self._world.ask(run_id, command)
 
         self._world.later(after_ms, say)

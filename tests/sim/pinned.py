@@ -9,6 +9,7 @@ from boundloop.runtime.goal import Goal
 from boundloop.runtime.limits import LimitValues
 from boundloop.runtime.pins import Pins, encode_pins
 from boundloop.runtime.prices import Price
+from boundloop.runtime.stage_spec import Stage, stages_from
 
 from .shop import policy, toolbox
 
@@ -25,6 +26,7 @@ _ROOMY: Final = {
     "call_attempts": 80,
     "deadline_ms": 240_000,
     "approval_ms": 20_000,
+    "answer_ms": 15_000,
     "model_request_ms": 6_000,
     "output_tokens_per_request": 512,
     "context_tokens": 60_000,
@@ -43,8 +45,21 @@ PROFILES: Final[dict[str, dict[str, int]]] = {
     "little_money": {"cost_micros": 12},
     "few_tokens": {"total_tokens": 12_000},
     "soon_over": {"deadline_ms": 5_000},
+    "small_context": {"context_tokens": 3_700},
+    "staged": {},
     "no_patience": {"denials": 1, "failures": 1, "invalid_streak": 1, "repeats": 2, "equal_results": 1},
 }
+
+NOT_TIGHT: Final = ("roomy", "small_context", "staged")
+"""Profiles under which a run isn't expected to run out of anything."""
+
+_STAGES: Final = stages_from(
+    (
+        Stage("enquire", tools=("look", "audit", "mail", "ask_user"), leave="look"),
+        Stage("draft", tools=("look", "book", "tag", "clerk"), leave="book"),
+        Stage("submit", tools=("look", "tag", "refund", "pay", "letter", "helper")),
+    )
+)
 
 
 @cache
@@ -66,5 +81,6 @@ def pins(profile: str, goal: str) -> tuple[Pins, bytes]:
         goal=Goal.of(goal) if goal else None,
         price=PRICE,
         price_revision="1",
+        stages=_STAGES if profile == "staged" else (),
     )
     return made, encode_pins(made)

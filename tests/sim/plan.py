@@ -16,7 +16,7 @@ from typing import Final
 import msgspec
 
 from .kinds import KINDS, PASSES
-from .pinned import GOALS, PROFILES
+from .pinned import GOALS, NOT_TIGHT, PROFILES
 
 STRIKES_MAX: Final = 7
 TIME_MS_MAX: Final = 9_000
@@ -83,7 +83,7 @@ def plan_of(seed: int) -> Plan:
     return Plan(
         seed=seed,
         hosts=chance.choice((1, 2, 2, 2, 3)),
-        slow_store=chance.random() < 0.4,
+        slow_store=chance.random() < 0.3,
         pooled=chance.random() < 0.5,
         roots=_roots(chance),
         strikes=tuple(_strikes(chance, chance.choices(names, weights, k=count))),
@@ -107,12 +107,15 @@ def _nth(chance: Random, kind: str) -> int:
 def _roots(chance: Random) -> tuple[Root, ...]:
     roots: list[Root] = []
     for number in range(chance.choice((1, 1, 2, 2))):
-        tight = chance.random() < 0.12
+        tight = chance.random() < 0.08
+        profile = chance.choice([name for name in PROFILES if name not in NOT_TIGHT])
+        if not tight:
+            profile = chance.choices(NOT_TIGHT, (70, 12, 18))[0]
         roots.append(
             Root(
                 run_id=f"root{number}",
                 at_ms=number * chance.choice((0, 400, 2_500)),
-                profile=chance.choice([name for name in PROFILES if name != "roomy"]) if tight else "roomy",
+                profile=profile,
                 goal=chance.choice(("", "", *GOALS)),
                 operation="op" if chance.random() < 0.4 else f"op{number}",
                 on_stop=chance.choice(("suspend", "suspend", "end")),

@@ -46,7 +46,7 @@ def lines(summary: Summary, seconds: float, *, uncovered: bool) -> Iterator[str]
     for short in shortfalls(summary):
         yield f"SHORT OF: {short}"
     for violation in summary.violations:
-        yield f"VIOLATION seed {violation.seed}, {violation.law}: {violation.what}"
+        yield headline(violation)
     yield f"violations {len(summary.violations)}"
 
 
@@ -98,4 +98,4 @@ def plan_lines(plan: Plan) -> Iterator[str]:
 
 def headline(violation: Violation) -> str:
     """How a failing seed is named."""
-    return f"seed {violation.seed} breaks {violation.law}: {violation.what}"
+    return f"FAILING SEED {violation.seed} breaks {violation.law}: {violation.what}"

@@ -14,6 +14,7 @@ from boundloop.actors.context import ToolContext
 from boundloop.runtime.agent_spec import agent, spawn
 from boundloop.runtime.far_side import Absent, Applied
 from boundloop.runtime.policy import Policy, PolicyDecision, PolicyQuestion
+from boundloop.runtime.question_tool import ask_user
 from boundloop.runtime.tool_spec import tool
 from boundloop.runtime.toolbox import Toolbox
 
@@ -88,7 +89,7 @@ def _tools(variant: str) -> list[Any]:
     described = " As of today." if variant == "described" else ""
     quantity_most = 5 if variant == "contract" else 9
 
-    @tool(risk="read", timeout_ms=TIMEOUT_MS, inline=True)
+    @tool(risk="read", timeout_ms=TIMEOUT_MS, inline=True, facts={"seen": "of"})
     async def look(order_id: str, ctx: ToolContext) -> Told:
         """Look an order up."""
         return STAGE.here().far_side.read("look", ctx, {"order_id": order_id}, _told("order", order_id))  # type: ignore[return-value]  # as JSON
@@ -97,6 +98,11 @@ def _tools(variant: str) -> list[Any]:
     async def audit(year: int, ctx: ToolContext) -> Told:
         """Read a year's books."""
         return STAGE.here().far_side.read("audit", ctx, {"year": year}, _told("audit", str(year)))  # type: ignore[return-value]  # as JSON
+
+    @tool(risk="read", timeout_ms=TIMEOUT_MS, trust="untrusted")
+    async def mail(order_id: str, ctx: ToolContext) -> Told:
+        """Read what a customer wrote."""
+        return STAGE.here().far_side.read("mail", ctx, {"order_id": order_id}, _told("mail", order_id))  # type: ignore[return-value]  # as JSON
 
     @tool(
         risk="write",
@@ -160,7 +166,7 @@ def _tools(variant: str) -> list[Any]:
         """Post a letter. The post office answers no questions."""
         return STAGE.here().far_side.act("letter", "none", ctx, {"to": to}, _told("posted", to))  # type: ignore[return-value]  # as JSON
 
-    return [look, audit, book, tag, refund, pay, letter]
+    return [look, audit, mail, book, tag, refund, pay, letter, ask_user]
 
 
 def _agents() -> list[Any]:
@@ -169,13 +175,13 @@ def _agents() -> list[Any]:
         description="Does one thing.",
         system="clerk",
         tools=("look", "book", "tag", "pay"),
-        limits={"turns": 6, "tool_calls": 8},
+        limits={"turns": 8, "tool_calls": 10},
     )
     helper = agent(
         name="helper",
         description="Does several things, with help.",
         system="helper",
-        tools=("look", "book", "tag", "refund", "letter", "clerk"),
+        tools=("look", "mail", "book", "tag", "refund", "letter", "clerk", "ask_user"),
     )
     patient = agent(
         name="patient",
@@ -184,7 +190,7 @@ def _agents() -> list[Any]:
         tools=("look", "book", "pay"),
         on_stop="suspend",
         goal="book",
-        limits={"turns": 4, "deadline_s": 40},
+        limits={"turns": 6, "deadline_s": 40},
     )
     return [clerk, helper, spawn([clerk, patient], name="team")]
 

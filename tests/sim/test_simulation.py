@@ -53,7 +53,7 @@ def test_the_report_names_what_there_is(session: Summary) -> None:
     assert "violations 0" in text
     assert "not covered: " in text
     told = Summary(violations=[Violation(7, "I4", "twice")], events=[1], runs=[1])
-    assert "VIOLATION seed 7, I4: twice" in "\n".join(lines(told, 1.0, uncovered=False))
+    assert "FAILING SEED 7 breaks I4: twice" in "\n".join(lines(told, 1.0, uncovered=False))
 
 
 @pytest.mark.parametrize("seed", [3, 38])

@@ -34,7 +34,7 @@ from boundloop.runtime.policy import PolicyDecision, PolicyQuestion
 from boundloop.runtime.start import NewRunSpec, start_run
 
 from . import pinned
-from .clock import Group, StandsStill, VirtualLoop, passed
+from .clock import TURNS_MAX, Group, StandsStill, VirtualLoop, passed
 from .far_side import FarSide
 from .hosts import SimHost
 from .kinds import KINDS, Point
@@ -51,7 +51,7 @@ REST_MS_MAX: Final = 900_000
 """How long after the last fault everything may take to come to rest: past every deadline, approval and back-off."""
 
 TRIES_MAX: Final = 8
-WAITS: Final = ("approval:", "key:", "child:", "person:")
+WAITS: Final = ("approval:", "question:", "key:", "child:", "person:")
 
 
 class WatchedStore(MemoryStore):
@@ -277,6 +277,13 @@ class World:
         goal = None if watch is None else watch.state.pins.goal
         return "" if goal is None else goal.evidence[0].tool
 
+    def leave_of(self, request: ModelInput) -> str:
+        """The tool by whose success this run leaves its stage; empty in the last one."""
+        watch = self.judge.runs.get(request.run_id)
+        stages = () if watch is None else watch.state.pins.stages
+        leave = stages[watch.stage].leave if watch is not None and stages else ()
+        return leave[0].tool if leave else ""
+
     def committed(self, request: Append, head: bytes) -> None:
         self._trace.update(request.hash)
         before = self.judge.events
@@ -491,7 +498,7 @@ class World:
                 self._signals_late_ms = 50 + strike.size * 4
             case "kill_switch":
                 self._kill_switch(strike)
-            case "cancel" | "cancel_storm" | "limits_raised":
+            case "cancel" | "cancel_storm" | "limits_raised" | "message":
                 self._storm(strike)
             case _ if host is not None:
                 self._strike_host(strike, host)
@@ -543,6 +550,8 @@ class World:
             return
         if strike.kind == "limits_raised":
             self.people.raise_limits(run_ids[0])
+        elif strike.kind == "message":
+            self.people.speak(run_ids[strike.size % len(run_ids)], strike.size)
         elif strike.kind == "cancel":
             self._cancel(run_ids[strike.size % len(run_ids)])
         else:
@@ -565,6 +574,10 @@ def play(plan: Plan, *, narrate: bool = False) -> World:
         loop.run_until_complete(whole())
     except StandsStill as error:
         world_of[0].judge.broken("I12", str(error))
+    except Exception as error:
+        if not world_of:
+            raise
+        world_of[0].judge.broken("bug", f"the world broke: {type(error).__name__}: {error}")
     finally:
         _tidy(loop)
         STAGE.world = None
@@ -581,13 +594,15 @@ def _unheard(worlds: list[World], context: dict[str, Any]) -> None:
 
 def _tidy(loop: VirtualLoop) -> None:
     """End what is left over, so that nothing is dropped while it waits."""
+    loop.turns_left = TURNS_MAX
     for _ in range(5):
         left = [task for task in asyncio.all_tasks(loop) if not task.done()]
         if not left:
             break
         for task in left:
             task.cancel()
-        loop.run_until_complete(_gathered(left))
+        with suppress(StandsStill):
+            loop.run_until_complete(_gathered(left))
     loop.close()
 
 
