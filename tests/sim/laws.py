@@ -202,8 +202,10 @@ class Judge:
             case e.ModelRequested():
                 watch.requested.add((event.turn, event.attempt))
                 watch.tainted_at_request = watch.tainted
-                watch.messages_due = list(watch.messages)
-                watch.message_after_request = False
+                if watch.last_response is None or watch.last_response.finish != "paused":
+                    # Into a turn that the provider paused nothing is put; what people said comes after it.
+                    watch.messages_due = list(watch.messages)
+                    watch.message_after_request = False
                 self._all_bound(watch, "a model request")
             case e.RunTerminated():
                 watch.ended = True

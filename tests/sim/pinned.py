@@ -19,7 +19,7 @@ PRICE: Final = Price(input=1_000, output=2_000)
 GOALS: Final = ("book", "tag", "refund")
 
 _ROOMY: Final = {
-    "turns": 14,
+    "turns": 20,
     "model_attempts": 40,
     "calls_per_turn": 6,
     "tool_calls": 40,
@@ -45,7 +45,7 @@ PROFILES: Final[dict[str, dict[str, int]]] = {
     "little_money": {"cost_micros": 12},
     "few_tokens": {"total_tokens": 12_000},
     "soon_over": {"deadline_ms": 5_000},
-    "small_context": {"context_tokens": 3_700},
+    "small_context": {"context_tokens": 4_300},
     "staged": {},
     "no_patience": {"denials": 1, "failures": 1, "invalid_streak": 1, "repeats": 2, "equal_results": 1},
 }
