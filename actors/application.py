@@ -21,10 +21,12 @@ from ..runtime.goal import Goal
 from ..runtime.limits import Limits
 from ..runtime.policy import Policy
 from ..runtime.prices import PriceTable
+from ..runtime.redaction import Redaction
 from ..runtime.stage_spec import Stage
 from .fit import Fit
 from .pool_spec import Pool
 from .run_options import ApplicationOptions, OnStop, Permissions, Tools
+from .secret_source import SecretSource
 from .shipping import BY_VALUE
 
 if TYPE_CHECKING:
@@ -62,6 +64,8 @@ class Application:
     permissions: Permissions = frozenset()
     groups: Mapping[str, int] | None = None
     dependencies: Mapping[str, Any] | None = None
+    redact: Redaction | None = None
+    secrets: SecretSource | None = field(default=None, repr=False)
     pools: Mapping[str, Pool] | None = None
     run_actors: int = 8
     warm_actors: int = 1
@@ -94,6 +98,8 @@ class Application:
             permissions=self.permissions,
             groups=self.groups,
             dependencies=self.dependencies,
+            redact=self.redact,
+            secrets=self.secrets,
             application=reference or self.reference,
             take_over=take_over,
             ray=ray,

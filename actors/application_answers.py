@@ -15,6 +15,7 @@ from ..runtime.canonical import JSON
 from ..runtime.errors import ToolError
 from ..runtime.foreign_text import bounded_code, bounded_text
 from ..runtime.policy import Policy, PolicyAnswer, PolicyDecision, PolicyQuestion
+from ..runtime.redaction import Redactor
 
 VERSION_CHARS_MAX: Final = 256
 _BARE: Final = {name: PolicyDecision(answer=name) for name in get_args(PolicyAnswer)}
@@ -32,7 +33,7 @@ def permission_set(answer: object) -> frozenset[str]:
 
 
 def check_answer(
-    check: Callable[..., Any], arguments: dict[str, JSON]
+    check: Callable[..., Any], arguments: dict[str, JSON], redactor: Redactor | None = None
 ) -> tuple[Literal["allow", "deny", "unknown"], str, bool]:
     """What a semantic check said, the code of a denial, and whether it ends the run: True allows, False or a text denies, a
     ``PolicyDecision`` says what it says. A check asks nobody: ``ask`` is no answer of it."""
@@ -46,24 +47,28 @@ def check_answer(
         if answer is False:
             return "deny", "check_denied", False
         if isinstance(answer, PolicyDecision):
-            return _decided(answer)
+            return _decided(answer, redactor)
         if isinstance(answer, str):
-            code = bounded_code(answer)
+            code = bounded_code(_redacted(answer, redactor))
             return ("allow", "", False) if code == "allow" else ("deny", code, False)
         return "unknown", "check_no_answer", False
     except ToolError as error:
-        return "deny", bounded_code(error.code, "check_denied"), False
+        return "deny", bounded_code(_redacted(error.code, redactor), "check_denied"), False
     except BaseException:
         return "unknown", "check_failed", False
 
 
-def _decided(answer: PolicyDecision) -> tuple[Literal["allow", "deny", "unknown"], str, bool]:
+def _decided(
+    answer: PolicyDecision, redactor: Redactor | None
+) -> tuple[Literal["allow", "deny", "unknown"], str, bool]:
     if answer.answer not in ("allow", "deny", "unknown") or type(answer.terminal) is not bool:
         return "unknown", "check_no_answer", False
-    return answer.answer, bounded_code(answer.code), answer.terminal
+    return answer.answer, bounded_code(_redacted(answer.code, redactor)), answer.terminal
 
 
-def policy_answer(policy: Policy, question: PolicyQuestion) -> PolicyDecision:
+def policy_answer(
+    policy: Policy, question: PolicyQuestion, redactor: Redactor | None = None
+) -> PolicyDecision:
     """The policy's answer if it is one of those that there are; else unknown."""
     try:
         answer = policy.decide(question)
@@ -72,7 +77,9 @@ def policy_answer(policy: Policy, question: PolicyQuestion) -> PolicyDecision:
         if answer.answer not in _BARE or type(answer.terminal) is not bool:
             return _NO_ANSWER
         return PolicyDecision(
-            answer=_BARE[answer.answer].answer, code=bounded_code(answer.code), terminal=answer.terminal
+            answer=_BARE[answer.answer].answer,
+            code=bounded_code(_redacted(answer.code, redactor)),
+            terminal=answer.terminal,
         )
     except BaseException:
         return PolicyDecision(answer="unknown", code="policy_failed")
@@ -87,9 +94,9 @@ def _bare(answer: object) -> PolicyDecision:
     return _NO_ANSWER
 
 
-def version_answer(answer: object) -> str:
+def version_answer(answer: object, redactor: Redactor | None = None) -> str:
     """A resource's version: a text or a number. Raises ``TypeError`` for anything else."""
-    answer = answered(answer)
+    answer = _redacted(answered(answer), redactor)
     return str(int(answer)) if isinstance(answer, int) else bounded_text(answer, VERSION_CHARS_MAX)
 
 
@@ -101,6 +108,11 @@ def answered(answer: object) -> object:
     if answer is None:
         raise TypeError("no answer")
     return answer
+
+
+def _redacted(text: object, redactor: Redactor | None) -> object:
+    """Before it is cut: what is left of a secret is still some of it."""
+    return text if redactor is None else redactor.said(text)
 
 
 def _drop(awaitable: object) -> None:

@@ -20,6 +20,7 @@ from ..runtime.events import RungVerdict
 from ..runtime.ladder import admit
 from ..runtime.ledger import LedgerRow
 from ..runtime.policy import Policy
+from ..runtime.redaction import Redactor
 from ..runtime.state import CallState, State
 from ..runtime.taint import stricter
 from ..runtime.tool_definition import ApprovalRule, ToolDefinition
@@ -27,14 +28,16 @@ from ..runtime.tool_spec import ToolSpec
 from ..runtime.toolbox import Toolbox
 from .executors import ToolExecutors
 from .rungs import Permissions, Rungs, RungsAnswered, RungsAsked, switched
+from .secret_source import Secrets
 
 _NOT_HERE: Final = RungsAnswered(verdicts=(RungVerdict("known", "deny", "tool_not_here"),))
 
 
 class Gate:
-    """What every check of a host needs: the tools' code, the policy, today's permissions and switches."""
+    """What every check of a host needs: the tools' code, the policy, today's permissions and switches, and what is never to
+    enter the log."""
 
-    __slots__ = ("permissions_of", "policy", "switched_off", "toolbox")
+    __slots__ = ("permissions_of", "policy", "secrets", "switched_off", "toolbox")
 
     def __init__(
         self,
@@ -42,11 +45,18 @@ class Gate:
         policy: Policy,
         permissions_of: Permissions,
         switched_off: Callable[[str, str], str],
+        secrets: Secrets | None = None,
     ) -> None:
         self.toolbox = toolbox
+        self.secrets = secrets
         self.policy = policy
         self.permissions_of = permissions_of
         self.switched_off = switched_off
+
+    @property
+    def redactor(self) -> Redactor | None:
+        """What is never to enter the log; None if nothing is declared."""
+        return None if self.secrets is None else self.secrets.redactor
 
     def runs_inline(self, definition: ToolDefinition | None) -> bool:
         """Whether all rungs of this tool's calls may run in the host's own loop, by its present declaration."""
@@ -165,7 +175,7 @@ class Pass:
                 untrusted=state.untrusted,
                 after_untrusted=stricter(definition.after_untrusted, spec.definition.after_untrusted),
             )
-            self.rungs = Rungs(asked, spec, gate.policy, gate.permissions_of)
+            self.rungs = Rungs(asked, spec, gate.policy, gate.permissions_of, gate.redactor)
 
     def scope(self) -> str:
         """Of a kill switch that holds this call up now; empty if none does."""

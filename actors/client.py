@@ -22,6 +22,7 @@ from ..runtime.errors import DeclarationError, StoreError, StoreUrlError
 from ..runtime.policy import Policy
 from ..runtime.prices import PriceTable
 from ..runtime.question_tool import ask_user
+from ..runtime.redaction import Redaction
 from ..runtime.state import State
 from ..runtime.toolbox import Toolbox
 from . import wishes
@@ -33,6 +34,7 @@ from .owning import Parts
 from .pool_spec import Pool, refuse_bad_pools
 from .result import Result
 from .run_options import Permissions, StartOptions, Tools, checked_text, permissions_from
+from .secret_source import Secrets, SecretSource, settings_of
 from .serving import Word, given_by_signals
 from .streaming import Committed
 from .waiting import StillRunning, Until
@@ -243,7 +245,8 @@ class Runtime:
     principal is permitted. ``permissions``: of ``principal``, or a callable ``(tenant, principal) -> permissions`` that
     is asked again before every dispatch of an effect. ``groups``: concurrency limits by group name; a tool of a group or a
     pool that isn't declared is refused. ``questions``: the built-in tool ``ask_user`` is among the tools. ``dependencies``:
-    what tools find in ``ctx.dependencies``. ``take_over``: end another owner of the file, after proof that it is the one
+    what tools find in ``ctx.dependencies``. ``redact``: what is never stored or shown. ``secrets``: what the references
+    ``secret://NAME`` stand for, a mapping or a callable that is asked where the tool runs. ``take_over``: end another owner of the file, after proof that it is the one
     named in the lock. ``clock``: store milliseconds, ``loop``: the event loop that this
     Runtime's thread runs; both for simulation and tests.
 
@@ -274,6 +277,8 @@ class Runtime:
         permissions: Permissions = frozenset(),
         groups: Mapping[str, int] | None = None,
         dependencies: Mapping[str, Any] | None = None,
+        redact: Redaction | None = None,
+        secrets: SecretSource | None = None,
         application: str = "",
         take_over: bool = False,
         clock: Callable[[], int] | None = None,
@@ -305,6 +310,7 @@ class Runtime:
             permissions_of=permissions_from(permissions),
             groups=groups or {},
             dependencies=dependencies or {},
+            secrets=Secrets.of(settings_of(redact, secrets, toolbox)),
         )
         cluster = cluster_use(
             ray,

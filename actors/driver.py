@@ -33,6 +33,7 @@ from ..eventstore.port import (
 from ..runtime.advance import advance
 from ..runtime.commands import (
     ChecksDone,
+    ChildEnded,
     ClaimLost,
     Command,
     CommandAnswer,
@@ -283,7 +284,7 @@ class RunDriver:
             if type(order) is GuardResult or type(order) is GuardAnswer:
                 if gate.guards_inline and order not in self._out:
                     asked = self._guard_asked(order)
-                    verdict = guarding.judged(gate.policy, asked)
+                    verdict = guarding.judged(gate.policy, asked, redactor=gate.redactor)
                     await self._apply_inline(guarding.told(asked, verdict, _guarded_call(order)), now)
                     return True
                 continue
@@ -506,7 +507,8 @@ class RunDriver:
             match order:
                 case RequestModel():
                     adapter = self.around.adapter_for(state)
-                    self._out.request_model(order, adapter, state, now, self._progress)
+                    secrets = self.around.gate.secrets
+                    self._out.request_model(order, adapter, state, now, self._progress, secrets)
                 case Execute() if ending:
                     # Its intent and the end came in one step: it was never out, and stays so.
                     self._land(order, not_dispatched(order.call, order.attempt, "cancelled"))
@@ -564,7 +566,9 @@ class RunDriver:
     def _progress(self, item: Progress) -> None:
         if type(item) is TextDelta and self._held_back:
             return  # nobody has judged it
-        self.around.progress(self.state.run_id, item)
+        secrets = self.around.gate.secrets
+        if secrets is None or secrets.may_be_shown(item):
+            self.around.progress(self.state.run_id, item)
 
     def _fail(self, error: BaseException) -> None:
         """Work of our own failed: the run stops here."""
@@ -619,7 +623,7 @@ class RunDriver:
     async def _judged(self, asked: guarding.GuardAsked) -> RungVerdict:
         gate = self.around.gate
         if gate.guards_inline:
-            return guarding.judged(gate.policy, asked)
+            return guarding.judged(gate.policy, asked, redactor=gate.redactor)
         spec = gate.toolbox.get(asked.tool)
         pool = guarding.ANSWERS_POOL if spec is None else spec.definition.pool
         return await self.around.executors.guarded(asked, gate.policy, pool)
@@ -641,6 +645,9 @@ class RunDriver:
         for attempt in range(STORE_RETRIES_MAX):
             try:
                 command = await self._ask_family(order)
+                secrets = self.around.gate.secrets
+                if secrets is not None and isinstance(command, ChildEnded):
+                    command = msgspec.structs.replace(command, text=secrets.redactor.text(command.text))
             except (LogDamaged, HistoryRefused) as error:
                 # Another run's log: as this driver's own failure it would have this run quarantined.
                 raise BugError("family_unreadable", str(error)[:300], path=error.path) from error

@@ -12,6 +12,8 @@ import resource
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from typing import Final, Protocol, TypeVar, cast
 
+import msgspec
+
 from ..adapters.port import ModelAdapter
 from ..eventstore.history import load_run
 from ..eventstore.inbox import KINDS, Inbox, Kind, gather_inbox
@@ -313,7 +315,9 @@ class Embedded:
     # --- commands --------------------------------------------------------------------------------------------------
 
     async def submit(self, run_id: str, command: OutsideCommand) -> CommandAnswer:
-        """Hand in a command; a refusal is an answer."""
+        """Hand in a command; a refusal is an answer. What is declared doesn't leave this process."""
+        if self.parts.secrets is not None:
+            command = self.parts.secrets.command(command)
         return await self._with(lambda serving: serving.submit(run_id, command))
 
     async def command(self, run_id: str, command: OutsideCommand) -> int:
@@ -383,7 +387,15 @@ class Embedded:
         pins = asked.pins(
             self.toolbox, self.parts.policy, self.adapter, self.prices, self.parts.permissions_of
         )
-        event, _, encoded = start_run(asked.spec, pins)
+        spec = asked.spec
+        secrets = self.parts.secrets
+        if secrets is not None:
+            text = secrets.redactor.text
+            spec = msgspec.structs.replace(spec, input=text(spec.input))
+            pins = msgspec.structs.replace(
+                pins, system=text(pins.system), redaction=secrets.settings.revision
+            )
+        event, _, encoded = start_run(spec, pins)
         return event, encoded, asked.given_run_id
 
     async def run(self, input: str, options: StartOptions) -> Result:

@@ -16,6 +16,7 @@ from ..runtime.errors import BoundloopError, ToolError
 from ..runtime.events import Source
 from ..runtime.foreign_text import bounded_code, bounded_text
 from ..runtime.observed import Observed, source_of
+from ..runtime.redaction import Redactor
 from ..runtime.tool_spec import ToolSpec
 from . import tool_failures
 
@@ -23,7 +24,9 @@ VIEW_CHARS_SHARE: Final = 0.75
 ARTIFACT_BYTES_MAX: Final = BLOB_BYTES_MAX
 SAFE_MESSAGE_CHARS_MAX: Final = 512
 
-_FINAL_REFUSALS: Final = frozenset(("old_epoch", "arguments_unbound", "tool_not_here", "definition_differs"))
+_FINAL_REFUSALS: Final = frozenset(
+    ("old_epoch", "arguments_unbound", "tool_not_here", "definition_differs", "secret_unknown")
+)
 """Refused dispatches that would be refused again."""
 
 
@@ -40,9 +43,16 @@ class Report:
 
 
 def succeeded(
-    spec: ToolSpec, call: str, attempt: int, value: object, *, view_bytes_max: int, duration_ms: int
+    spec: ToolSpec,
+    call: str,
+    attempt: int,
+    value: object,
+    *,
+    view_bytes_max: int,
+    duration_ms: int,
+    redactor: Redactor | None = None,
 ) -> Report:
-    """A returned value: encoded, checked against the declared result, bounded. Of an ``Observed`` that is its value.
+    """A returned value: encoded, checked against the declared result, redacted, bounded. Of an ``Observed`` that is its value.
 
     An effect whose result is invalid did happen: it is reported as succeeded with ``output_invalid`` and is never run
     again. A read with an invalid result failed.
@@ -53,13 +63,15 @@ def succeeded(
             source, value = source_of(cast("Observed[object]", value)), cast("Observed[object]", value).value
         result = spec.encode_result(value)
         violation = spec.check_result(result)
+        if redactor is not None:
+            result, source = redactor.json(result), redacted_source(source, redactor)
         encoded = canonical_bytes(result)
     except BoundloopError as error:
-        return Report(_invalid(spec, call, attempt, error.path or error.code, duration_ms))
+        return Report(_invalid(spec, call, attempt, error.path or error.code, duration_ms, redactor))
     except ValueError as error:
-        return Report(_invalid(spec, call, attempt, str(error), duration_ms))
+        return Report(_invalid(spec, call, attempt, str(error), duration_ms, redactor))
     if violation is not None:
-        return Report(_invalid(spec, call, attempt, violation.path, duration_ms))
+        return Report(_invalid(spec, call, attempt, violation.path, duration_ms, redactor))
     if len(encoded) > ARTIFACT_BYTES_MAX:
         return Report(_invalid(spec, call, attempt, f"{len(encoded)} bytes", duration_ms))
     progress = _progress_sha256(spec, result)
@@ -92,17 +104,29 @@ def succeeded(
     )
 
 
-def failed(spec: ToolSpec, call: str, attempt: int, error: BaseException, *, duration_ms: int) -> Executed:
+def failed(
+    spec: ToolSpec,
+    call: str,
+    attempt: int,
+    error: BaseException,
+    *,
+    duration_ms: int,
+    redactor: Redactor | None = None,
+) -> Executed:
     """A raised exception. Only a ``ToolError`` speaks to the model; any other text stays out of log and model."""
     if isinstance(error, ToolError):
         # Its fields are the tool's own words: anything but True is no, and anything but a text is left out.
         no_effect = error.no_effect is True
         message = error.safe_message if isinstance(cast(object, error.safe_message), str) else ""
+        code: object = error.code
+        if redactor is not None:
+            # Before they are cut: what is left of a secret is still some of it.
+            message, code = redactor.text(message), redactor.said(code)
         return Executed(
             call=call,
             attempt=attempt,
             outcome="failed" if no_effect or spec.definition.risk == "read" else "unknown",
-            code=bounded_code(error.code, "tool_error"),
+            code=bounded_code(code, "tool_error"),
             safe_message=bounded_text(message, SAFE_MESSAGE_CHARS_MAX),
             retryable=error.retryable is True,
             no_effect=no_effect,
@@ -111,10 +135,25 @@ def failed(spec: ToolSpec, call: str, attempt: int, error: BaseException, *, dur
     return _unclear(spec, call, attempt, "tool_error", "the tool failed", duration_ms, retryable=False)
 
 
-def failure(spec: ToolSpec, call: str, attempt: int, error: BaseException, *, duration_ms: int) -> Report:
-    """The same as a report, which says to the operator what was raised and where."""
-    executed = failed(spec, call, attempt, error, duration_ms=duration_ms)
-    return Report(executed, raised=tool_failures.raised(spec, error))
+def failure(
+    spec: ToolSpec,
+    call: str,
+    attempt: int,
+    error: BaseException,
+    *,
+    duration_ms: int,
+    redactor: Redactor | None = None,
+) -> Report:
+    """The same as a report, redacted, which says to the operator what was raised and where."""
+    executed = failed(spec, call, attempt, error, duration_ms=duration_ms, redactor=redactor)
+    return Report(executed, raised=tool_failures.raised(spec, error, redactor))
+
+
+def redacted_source(source: Source | None, redactor: Redactor) -> Source | None:
+    """The source with its version redacted: results of one version are still of one."""
+    if source is None or not source.version:
+        return source
+    return Source(redactor.text(source.version), source.observed_at_ms)
 
 
 def timed_out(spec: ToolSpec, call: str, attempt: int, duration_ms: int) -> Executed:
@@ -173,7 +212,16 @@ def _unclear(
     )
 
 
-def _invalid(spec: ToolSpec, call: str, attempt: int, path: str, duration_ms: int) -> Executed:
+def _invalid(
+    spec: ToolSpec,
+    call: str,
+    attempt: int,
+    path: str,
+    duration_ms: int,
+    redactor: Redactor | None = None,
+) -> Executed:
+    if redactor is not None:
+        path = redactor.text(path)  # the names of members are the tool's too
     return Executed(
         call=call,
         attempt=attempt,

@@ -16,6 +16,7 @@ from typing import Any, Final, Protocol
 from ..runtime.canonical import JSON
 from ..runtime.events import RungVerdict
 from ..runtime.policy import Policy
+from ..runtime.redaction import Redactor
 from ..runtime.tool_spec import ToolSpec
 from . import execution
 from .context import ToolContext
@@ -26,6 +27,7 @@ from .execution import Report
 from .guarding import GuardAsked, judged, unjudged
 from .query import FarSideAnswer, ask_far_side
 from .rungs import CHECK_TIMEOUT_S, Rungs, RungsAnswered
+from .secret_source import SecretRefused, Secrets, has_references
 
 THREADS_MAX: Final = 32
 GRACE_MS: Final = 10_000
@@ -39,6 +41,7 @@ class Dispatch:
 
     ``deliver`` is called on the loop, once with the report that counts and possibly again with a late success.
     ``started_s`` is the loop time from which ``valid_ms`` counts; ``begun`` says that the tool's code may have run.
+    ``redactor`` is what its report goes through.
     """
 
     __slots__ = (
@@ -49,6 +52,7 @@ class Dispatch:
         "deliver",
         "epoch",
         "keywords",
+        "redactor",
         "run_id",
         "spec",
         "started_s",
@@ -73,6 +77,7 @@ class Dispatch:
         self.call = context.call_id
         self.arguments = arguments
         self.keywords: dict[str, object] = {}
+        self.redactor: Redactor | None = None
         self.epoch = epoch
         self.valid_ms = valid_ms
         self.view_bytes_max = view_bytes_max
@@ -123,9 +128,14 @@ class Executors:
     """All executors of one host. Created and used on one event loop; ``close`` cancels what is running."""
 
     def __init__(
-        self, *, groups: Mapping[str, int] | None = None, dependencies: Mapping[str, Any] | None = None
+        self,
+        *,
+        groups: Mapping[str, int] | None = None,
+        dependencies: Mapping[str, Any] | None = None,
+        secrets: Secrets | None = None,
     ) -> None:
         self.dependencies: Mapping[str, Any] = dependencies or {}
+        self._secrets = secrets
         self._groups = {name: asyncio.Semaphore(limit) for name, limit in (groups or {}).items()}
         self._threads = asyncio.Semaphore(THREADS_MAX)
         self._epochs = Epochs()
@@ -158,13 +168,17 @@ class Executors:
             dispatch.refuse("expired")
             return None
         spec = dispatch.spec
-        try:
-            dispatch.keywords = keywords_of(dispatch)
-        except BaseException:
-            # Valid by its schema, but no value of the declared type: nothing ran.
-            dispatch.refuse("arguments_unbound")
+        inline = spec.definition.inline and spec.is_async and spec.definition.group not in self._groups
+        secrets = self._secrets
+        if secrets is not None:
+            dispatch.redactor = secrets.redactor
+            if not inline and has_references(spec, dispatch.arguments):
+                return self._track(dispatch, self._resolve_and_run(dispatch, secrets))
+        refusal = bind(dispatch, secrets)
+        if refusal:
+            dispatch.refuse(refusal)
             return None
-        if spec.definition.inline and spec.is_async and spec.definition.group not in self._groups:
+        if inline:
             rest = self._run_inline(dispatch)
             if rest is None:
                 return None
@@ -180,14 +194,18 @@ class Executors:
 
     async def guarded(self, asked: GuardAsked, policy: Policy, pool: str) -> RungVerdict:
         """See ``ToolExecutors``: on a thread of its own, which goes on after its time-out."""
+        redactor = None if self._secrets is None else self._secrets.redactor
         try:
-            return await asyncio.wait_for(on_daemon_thread(lambda: judged(policy, asked)), CHECK_TIMEOUT_S)
+            return await asyncio.wait_for(
+                on_daemon_thread(lambda: judged(policy, asked, redactor=redactor)), CHECK_TIMEOUT_S
+            )
         except TimeoutError:
             return unjudged("timeout", policy)
 
     async def queried(self, spec: ToolSpec | None, key: bytes | None) -> FarSideAnswer:
         """See ``ToolExecutors``: a coroutine on this loop, a function on a thread of its own."""
-        return await ask_far_side(spec, key)
+        secrets = self._secrets
+        return await ask_far_side(spec, key, None if secrets is None else secrets.redactor)
 
     async def close(self) -> None:
         """Cancel what runs and wait for the async part of it; threads are left to end by themselves."""
@@ -215,6 +233,19 @@ class Executors:
 
         task.add_done_callback(over)
         return cancel
+
+    async def _resolve_and_run(self, dispatch: Dispatch, secrets: Secrets) -> None:
+        """What gives the values may block: it is asked on a thread, within the call's validity."""
+        try:
+            async with asyncio.timeout(_left(dispatch, dispatch.started_s)):
+                refusal = await on_daemon_thread(bind, dispatch, secrets)
+        except TimeoutError:
+            refusal = "expired"
+        if refusal:
+            dispatch.begun = True  # it is reported here
+            dispatch.refuse(refusal)
+        else:
+            await self._run(dispatch)
 
     # --- inline ------------------------------------------------------------------------------------------------
 
@@ -363,20 +394,43 @@ class Executors:
             value,
             view_bytes_max=dispatch.view_bytes_max,
             duration_ms=_since(started),
+            redactor=dispatch.redactor,
         )
 
     def _failed(self, dispatch: Dispatch, error: BaseException, started: float) -> Report:
         return execution.failure(
-            dispatch.spec, dispatch.call, dispatch.context.attempt, error, duration_ms=_since(started)
+            dispatch.spec,
+            dispatch.call,
+            dispatch.context.attempt,
+            error,
+            duration_ms=_since(started),
+            redactor=dispatch.redactor,
         )
 
 
-def keywords_of(dispatch: Dispatch) -> dict[str, object]:
-    """What the tool's function is called with. Raises if its arguments are no values of the declared types."""
-    keywords = dispatch.spec.bind(dispatch.arguments)
+def keywords_of(dispatch: Dispatch, arguments: dict[str, JSON] | None = None) -> dict[str, object]:
+    """What the tool's function is called with; ``arguments``: its own with their references resolved. Raises if they are no
+    values of the declared types."""
+    keywords = dispatch.spec.bind(dispatch.arguments if arguments is None else arguments)
     if dispatch.spec.takes_ctx:
         keywords["ctx"] = dispatch.context
     return keywords
+
+
+def bind(dispatch: Dispatch, secrets: Secrets | None) -> str:
+    """Fill in what the tool's function is called with, references resolved; gives the code of a refusal, empty if there is
+    none. Nothing of the tool ran. Raises nothing, and may block where there is something to resolve."""
+    try:
+        arguments = None
+        if secrets is not None:
+            arguments, dispatch.redactor = secrets.resolved(dispatch.spec, dispatch.arguments)
+        dispatch.keywords = keywords_of(dispatch, arguments)
+    except SecretRefused as error:
+        return error.code
+    except BaseException:
+        # Valid by its schema, but no value of the declared type.
+        return "arguments_unbound"
+    return ""
 
 
 async def _call(dispatch: Dispatch) -> object:

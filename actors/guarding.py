@@ -26,6 +26,7 @@ from ..runtime.guardrails import (
 from ..runtime.ledger import LedgerRow
 from ..runtime.limits import RECHECKS_MAX
 from ..runtime.policy import Policy
+from ..runtime.redaction import Redactor
 from ..runtime.state import CallState, State
 from ..runtime.taint import TaintSource, counted
 
@@ -103,7 +104,13 @@ def about_answer(state: State) -> GuardAsked:
     )
 
 
-def judged(policy: Policy, asked: GuardAsked, *, tries_max: int = RECHECKS_MAX) -> RungVerdict:
+def judged(
+    policy: Policy,
+    asked: GuardAsked,
+    *,
+    tries_max: int = RECHECKS_MAX,
+    redactor: Redactor | None = None,
+) -> RungVerdict:
     """The verdict, in this thread. An unknown is asked for again, ``tries_max`` times in all. Raises nothing."""
     guardrails = policy.guardrails
     ask = None if guardrails is None else guardrails.at(asked.place)
@@ -113,7 +120,7 @@ def judged(policy: Policy, asked: GuardAsked, *, tries_max: int = RECHECKS_MAX) 
     for _ in range(tries_max):
         try:
             answer = ask(_question(policy, asked))
-            decision = _read(answer)
+            decision = _read(answer, redactor)
         except BaseException:  # noqa: BLE001  whatever it raises is no answer
             decision = GuardrailDecision(answer="unknown", code="guardrail_failed")
         if decision.answer != "unknown":
@@ -149,12 +156,13 @@ def _question(policy: Policy, asked: GuardAsked) -> GuardrailQuestion:
     )
 
 
-def _read(answer: object) -> GuardrailDecision:
+def _read(answer: object, redactor: Redactor | None) -> GuardrailDecision:
     """What was answered, if it is one of the answers that there are."""
     if isinstance(answer, GuardrailDecision):
         if answer.answer not in _BARE:
             return _NO_ANSWER
-        return GuardrailDecision(answer=_BARE[answer.answer].answer, code=bounded_code(answer.code))
+        code: object = answer.code if redactor is None else redactor.said(answer.code)
+        return GuardrailDecision(answer=_BARE[answer.answer].answer, code=bounded_code(code))
     if isinstance(answer, str):
         return _BARE.get(bounded_code(answer), _NO_ANSWER)
     if inspect.isawaitable(answer):

@@ -50,6 +50,7 @@ from .driver import RunDriver
 from .execution import Report
 from .executors import GRACE_MS, Executors, ToolExecutors
 from .fit import Fit, definition_changes, other_application
+from .secret_source import Secrets
 from .watching import Watchers
 
 T = TypeVar("T")
@@ -121,14 +122,17 @@ class Host:
         application: str = "",
         groups: Mapping[str, int] | None = None,
         dependencies: Mapping[str, Any] | None = None,
+        secrets: Secrets | None = None,
         executors: ToolExecutors | None = None,
         looks: bool = True,
     ) -> None:
         self.store = store
         self.host_id = f"h_{uuid4().hex[:16]}"
         self._pins_stored: set[bytes] = set()
-        self.gate = Gate(toolbox, policy, permissions_of, self.switched_off)
-        self.executors: ToolExecutors = executors or Executors(groups=groups, dependencies=dependencies)
+        self.gate = Gate(toolbox, policy, permissions_of, self.switched_off, secrets)
+        self.executors: ToolExecutors = executors or Executors(
+            groups=groups, dependencies=dependencies, secrets=secrets
+        )
         self.elsewhere: Elsewhere | None = None
         self._looks = looks
         self.adapter = adapter
@@ -424,6 +428,9 @@ class Host:
         self._refuse_if_failed()
         try:
             command = strict_command(command)
+            if self.gate.secrets is not None:
+                # A marker may be longer than what it stands for.
+                command = strict_command(self.gate.secrets.command(command))
         except CallerError as error:
             return _refusal(error)
         driver = self._drivers.get(run_id)

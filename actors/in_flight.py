@@ -17,6 +17,7 @@ from ..runtime.context import model_input
 from ..runtime.model import ModelTurn
 from ..runtime.observed import version_to_read
 from ..runtime.orders import Execute, Order, RequestModel
+from ..runtime.redacted_turn import redacted_turn
 from ..runtime.results import room_for_result
 from ..runtime.state import State
 from ..runtime.tool_spec import ToolSpec
@@ -24,6 +25,7 @@ from .context import ToolContext
 from .execution import Report
 from .executors import Dispatch, ToolExecutors
 from .model_request import ask_model
+from .secret_source import Secrets
 
 Land = Callable[[Order, Command], None]
 """An order's observation. Called on the loop, before or after the call that started the order has returned."""
@@ -99,6 +101,7 @@ class InFlight:
         state: State,
         now_ms: int,
         progress: Callable[[Progress], None],
+        secrets: Secrets | None = None,
     ) -> None:
         """Send the open model request."""
         request = model_input(state)
@@ -107,6 +110,8 @@ class InFlight:
         def deliver(reply: ModelTurn) -> None:
             if reply.finish not in ("calls", "final", "paused"):
                 progress(AttemptReset(order.turn, order.attempt))
+            if secrets is not None:
+                reply = redacted_turn(reply, secrets.redactor, state.tools)
             self._land(order, ModelReplied(turn=order.turn, attempt=order.attempt, reply=reply))
 
         self.orders[order] = None

@@ -38,6 +38,7 @@ from .host import Elsewhere, Host
 from .loop_thread import closed
 from .resting import rested_result
 from .result import Result, result_of
+from .secret_source import Secrets
 from .waiting import StillRunning, Until, Waiters, rests
 
 LOOK_ELSEWHERE_S: Final = 2.0
@@ -101,6 +102,7 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
     permissions_of: Callable[[str, str], frozenset[str]]
     groups: Mapping[str, int]
     dependencies: Mapping[str, Any]
+    secrets: Secrets | None = None
 
 
 class FitQuestion(msgspec.Struct, frozen=True, array_like=True):
@@ -181,6 +183,7 @@ class Owning:
             application=parts.application,
             groups=parts.groups,
             dependencies=parts.dependencies,
+            secrets=parts.secrets,
         )
         host.parked_watchers.append(self._parked)
         host.refused_watchers.append(self.waiters.fail)

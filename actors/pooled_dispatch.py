@@ -32,6 +32,7 @@ from .pooled_questions import Questions
 from .query import FarSideAnswer
 from .quick_lane import QuickLane
 from .rungs import Rungs, RungsAnswered
+from .secret_source import Secrets
 
 LATE_S: Final = 1.0
 """How long a call that ran over its validity may still answer before its executor is ended. Less than the margin."""
@@ -57,10 +58,11 @@ class PooledExecutors:
         holder: str,
         groups: Mapping[str, int],
         dependencies: Mapping[str, Any],
+        secrets: Secrets | None = None,
     ) -> None:
         self.holder = holder
         self.dependencies: Mapping[str, Any] = dependencies
-        self._inline = Executors(dependencies=dependencies)
+        self._inline = Executors(dependencies=dependencies, secrets=secrets)
         self._groups = groups
         self._loop = asyncio.get_running_loop()
         self._leases = Leases(places, lines, holder)

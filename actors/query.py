@@ -15,8 +15,10 @@ from ..runtime.events import Source
 from ..runtime.far_side import Absent, Applied
 from ..runtime.foreign_text import bounded_code
 from ..runtime.observed import Observed, source_of
+from ..runtime.redaction import Redactor
 from ..runtime.tool_spec import ToolSpec
 from .daemon_thread import on_daemon_thread
+from .execution import redacted_source
 
 QUERY_TIMEOUT_S: Final = 30.0
 WHOLE_BYTES_MAX: Final = BLOB_BYTES_MAX
@@ -40,8 +42,10 @@ def unknown(reason: str) -> FarSideAnswer:
     return FarSideAnswer("unknown", reason=reason)
 
 
-async def ask_far_side(spec: ToolSpec | None, key: bytes | None) -> FarSideAnswer:
-    """Run the tool's ``query(key)``: ``Applied(result)``, ``Absent()``, or anything else for "can't say".
+async def ask_far_side(
+    spec: ToolSpec | None, key: bytes | None, redactor: Redactor | None = None
+) -> FarSideAnswer:
+    """Run the tool's ``query(key)``: ``Applied(result)``, ``Absent()``, or anything else for "can't say"; redacted.
 
     Sync handlers run on a thread. A time-out, an exception and ``None`` are all unknown; none is ever taken for absent.
     """
@@ -56,11 +60,11 @@ async def ask_far_side(spec: ToolSpec | None, key: bytes | None) -> FarSideAnswe
         task = asyncio.current_task()
         if task is not None and task.cancelling() and not isinstance(error, BoundloopError):
             raise  # nobody asks any more
-        return _failed(error)
-    return _said(spec, answer)
+        return _failed(error, redactor)
+    return _said(spec, answer, redactor)
 
 
-def ask_in_this_thread(spec: ToolSpec, key: bytes) -> FarSideAnswer:
+def ask_in_this_thread(spec: ToolSpec, key: bytes, redactor: Redactor | None = None) -> FarSideAnswer:
     """The same for a sync handler, here, for as long as it takes."""
     if spec.query is None:
         return unknown("no_query")
@@ -69,8 +73,8 @@ def ask_in_this_thread(spec: ToolSpec, key: bytes) -> FarSideAnswer:
     except TimeoutError:
         return unknown("timeout")
     except BaseException as error:
-        return _failed(error)
-    return _said(spec, answer)
+        return _failed(error, redactor)
+    return _said(spec, answer, redactor)
 
 
 def is_async(spec: ToolSpec) -> bool:
@@ -78,31 +82,35 @@ def is_async(spec: ToolSpec) -> bool:
     return inspect.iscoroutinefunction(spec.query)
 
 
-def _failed(error: BaseException) -> FarSideAnswer:
+def _failed(error: BaseException, redactor: Redactor | None) -> FarSideAnswer:
     if isinstance(error, BoundloopError):
-        return unknown(bounded_code(error.code, "query_failed"))
+        code: object = error.code if redactor is None else redactor.said(error.code)
+        return unknown(bounded_code(code, "query_failed"))
     return unknown("query_failed")
 
 
-def _said(spec: ToolSpec, answer: object) -> FarSideAnswer:
+def _said(spec: ToolSpec, answer: object, redactor: Redactor | None) -> FarSideAnswer:
     if isinstance(answer, Applied):
-        return _applied(spec, answer.result)
+        return _applied(spec, answer.result, redactor)
     if isinstance(answer, Absent):
         return FarSideAnswer("absent")
     return unknown("no_answer")
 
 
-def _applied(spec: ToolSpec, value: object) -> FarSideAnswer:
+def _applied(spec: ToolSpec, value: object, redactor: Redactor | None) -> FarSideAnswer:
     """The effect is there whatever its result looks like: a wrong one is not shown, a large one is bounded."""
     source: Source | None = None
     try:
         if isinstance(value, Observed):
             source, value = source_of(cast("Observed[object]", value)), cast("Observed[object]", value).value
         result = spec.encode_result(value)
+        violation = spec.check_result(result)
+        if redactor is not None:
+            result, source = redactor.json(result), redacted_source(source, redactor)
         encoded = canonical_bytes(result)
     except (BoundloopError, ValueError):
         return FarSideAnswer("applied", code="output_invalid")
-    if len(encoded) > WHOLE_BYTES_MAX or spec.check_result(result) is not None:
+    if len(encoded) > WHOLE_BYTES_MAX or violation is not None:
         return FarSideAnswer("applied", code="output_invalid")
     if len(encoded) > spec.definition.result_bytes_max:
         view = canonical_bytes({"bytes": len(encoded), "truncated": True})

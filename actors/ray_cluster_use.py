@@ -245,6 +245,7 @@ class RayHosting:
             revision=self._way_to_tools.revision,
             groups=parts.groups,
             dependencies=parts.dependencies,
+            secrets=parts.secrets,
         )
         self._supervisor: Supervisor | None = None
         self._messenger = Messenger(use.messenger_name(path), path, use.node_id)
@@ -426,6 +427,7 @@ def _shipped(parts: Parts) -> bytes:
             dependencies=parts.dependencies,
             groups=parts.groups,
             application=parts.application,
+            secrets=None if parts.secrets is None else parts.secrets.settings,
         ),
         ray.cloudpickle.dumps,
     )

@@ -19,6 +19,7 @@ from .places import Kind, Places
 from .pooled_dispatch import PooledExecutors
 from .ray_executor import CONTROL, WATCH
 from .ray_pool_actors import CLASSES, refuse_other, refuse_retries, untyped_ray
+from .secret_source import Secrets
 
 CONNECT_S: Final = 10.0
 LINES_MAX: Final = 10_000
@@ -159,9 +160,12 @@ class RayExecutors(PooledExecutors):
         revision: str,
         groups: Mapping[str, int],
         dependencies: Mapping[str, Any],
+        secrets: Secrets | None = None,
     ) -> None:
         lines = RayLines(namespace=namespace, store=store, revision=revision)
-        super().__init__(places, lines, holder=holder, groups=groups, dependencies=dependencies)
+        super().__init__(
+            places, lines, holder=holder, groups=groups, dependencies=dependencies, secrets=secrets
+        )
 
 
 def _ours(raised: BaseException) -> Exception:

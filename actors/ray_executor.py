@@ -44,6 +44,7 @@ from .query import QUERY_TIMEOUT_S, FarSideAnswer, unknown
 from .quick_batch import Passer, QuickBatch
 from .reception import Inquiries, Reception, overdue, refused, run_here
 from .rungs import RungsAsked
+from .secret_source import Secrets
 from .shipping import load_failure, unpack
 
 CONTROL: Final = "control"
@@ -71,6 +72,8 @@ ENDED: Final = b"ended"
 class _Executor:
     """What all kinds share. A shipment that can't be loaded is told by ``identify``; then every call is refused."""
 
+    RESOLVES_ON_ARRIVAL = True
+
     def __init__(self, shipment: bytes, store: str, revision: str) -> None:
         silence()
         self._guard = Guard()
@@ -79,13 +82,19 @@ class _Executor:
         self._failure = ""
         self._reception: Reception | None = None
         self._inquiries: Inquiries | None = None
+        self._secrets: Secrets | None = None
         self._groups: frozenset[str] = frozenset()
         self._calls = CallLedger(self._guard.end)
         try:
             application = unpack(shipment)
-            self._reception = Reception(application.toolbox, application.dependencies)
+            self._secrets = secrets = Secrets.of(application.secrets)
+            # On a loop what may block is asked beside it, by who starts the call.
+            here = secrets if self.RESOLVES_ON_ARRIVAL else None
+            self._reception = Reception(application.toolbox, application.dependencies, here)
             self._groups = frozenset(application.groups)
-            self._inquiries = Inquiries(application.toolbox, application.policy, application.permissions_of)
+            self._inquiries = Inquiries(
+                application.toolbox, application.policy, application.permissions_of, secrets
+            )
         except BaseException as error:  # noqa: BLE001  the application's own modules are imported here
             self._failure = load_failure(error)
         self._strangers = Strangers()
@@ -241,6 +250,8 @@ class QuickExecutor(_Executor):
 class AsyncExecutor(_Executor):
     """Many calls on one loop, which is watched: a tool that blocks it holds up all of them."""
 
+    RESOLVES_ON_ARRIVAL = False
+
     def __init__(self, shipment: bytes, store: str, revision: str) -> None:
         super().__init__(shipment, store, revision)
         self._executors: Executors | None = None
@@ -367,7 +378,7 @@ class AsyncExecutor(_Executor):
         """Made by the first call: the constructor ran on no loop."""
         if self._executors is None or self._loop is None:
             self._loop = asyncio.get_running_loop()
-            self._executors = Executors()
+            self._executors = Executors(secrets=self._secrets)
             self._lag = LoopLag(self._loop, stuck_s=LOOP_STUCK_S, stuck=self._guard.end)
             self._strangers = Strangers()
             track(self._loop, self._strangers)

@@ -33,6 +33,7 @@ from .executor_process import silence
 from .executors import ToolExecutors
 from .host import Host
 from .places import Ask, RemotePlaces
+from .secret_source import Secrets
 from .shipping import HOW_TO_BE_IMPORTABLE, Shipment, unpack
 
 EXIT_HOST_LOST: Final = 71
@@ -141,6 +142,7 @@ class RunActor:
         except BaseException as error:  # a module may raise anything on import
             return msgspec.msgpack.encode(NotOpened(failure_of(_faulty(error))))
         self._store = store = await self._reached()
+        secrets = Secrets.of(application.secrets)
         self._host = host = Host(
             store,
             toolbox=application.toolbox,
@@ -149,9 +151,10 @@ class RunActor:
             permissions_of=application.permissions_of,
             application=application.application,
             dependencies=application.dependencies,
+            secrets=secrets,
             looks=False,
         )
-        host.executors = self._executors(application, store, host.host_id)
+        host.executors = self._executors(application, store, host.host_id, secrets)
         host.parked_watchers.append(self._parked)
         host.refused_watchers.append(self._refused.__setitem__)
         host.failed_watchers.append(lambda error: os._exit(EXIT_HOST_LOST))
@@ -185,7 +188,9 @@ class RunActor:
             return store
         return await socket_to_owner(self._way.path)
 
-    def _executors(self, application: Shipment, store: RemoteStore, host_id: str) -> ToolExecutors:
+    def _executors(
+        self, application: Shipment, store: RemoteStore, host_id: str, secrets: Secrets | None
+    ) -> ToolExecutors:
         from .ray_dispatch import RayExecutors
 
         return RayExecutors(
@@ -196,6 +201,7 @@ class RunActor:
             revision=self._tools.revision,
             groups=application.groups,
             dependencies=application.dependencies,
+            secrets=secrets,
         )
 
     async def adopt(self, run_ids: Sequence[str], number: int) -> dict[str, str]:

@@ -14,6 +14,7 @@ from typing import Any
 from ..runtime.canonical import CanonicalRefused, decode_canonical
 from ..runtime.events import RungVerdict
 from ..runtime.policy import Policy
+from ..runtime.redaction import Redactor
 from ..runtime.tool_spec import ToolSpec
 from ..runtime.toolbox import Toolbox
 from . import execution, query
@@ -21,17 +22,21 @@ from .context import ToolContext
 from .dispatch_wire import QueryAsked, WireCall, left_ms
 from .epochs import Epochs
 from .execution import Report
-from .executors import Deliver, Dispatch, keywords_of
+from .executors import Deliver, Dispatch, bind
 from .guarding import GuardAsked, judged
 from .query import FarSideAnswer
 from .rungs import Permissions, Rungs, RungsAnswered, RungsAsked
+from .secret_source import Secrets
 
 
 class Reception:
     """Of one executor. Not for two threads at once."""
 
-    def __init__(self, toolbox: Toolbox, dependencies: Mapping[str, Any]) -> None:
+    def __init__(
+        self, toolbox: Toolbox, dependencies: Mapping[str, Any], secrets: Secrets | None = None
+    ) -> None:
         self._toolbox = toolbox
+        self._secrets = secrets
         self._dependencies = dependencies
         self._epochs = Epochs()
 
@@ -76,20 +81,30 @@ class Reception:
             deliver=deliver,
         )
         dispatch.started_s = time.monotonic()
-        try:
-            dispatch.keywords = keywords_of(dispatch)
-        except BaseException:  # noqa: BLE001  a declared type's own code runs here
-            return refused(call, "arguments_unbound")
+        refusal = bind(dispatch, self._secrets)
+        if refusal:
+            return refused(call, refusal)
         return dispatch
 
 
 class Inquiries:
     """What one executor is asked beside calls. For any thread; nothing raised goes further."""
 
-    def __init__(self, toolbox: Toolbox, policy: Policy, permissions_of: Permissions) -> None:
+    def __init__(
+        self,
+        toolbox: Toolbox,
+        policy: Policy,
+        permissions_of: Permissions,
+        secrets: Secrets | None = None,
+    ) -> None:
         self._toolbox = toolbox
         self._policy = policy
         self._permissions_of = permissions_of
+        self._secrets = secrets
+
+    @property
+    def _redactor(self) -> Redactor | None:
+        return None if self._secrets is None else self._secrets.redactor
 
     def rungs(self, asked: RungsAsked) -> RungsAnswered:
         """Run the application's rungs in this thread, to their end."""
@@ -97,7 +112,7 @@ class Inquiries:
         if spec is None or spec.definition_sha256 != asked.definition_sha256:
             code = "tool_not_here" if spec is None else "definition_differs"
             return RungsAnswered(verdicts=(RungVerdict("check", "unknown", code, self._policy.revision),))
-        rungs = Rungs(asked, spec, self._policy, self._permissions_of)
+        rungs = Rungs(asked, spec, self._policy, self._permissions_of, self._redactor)
         try:
             return rungs.run()
         except BaseException:  # noqa: BLE001  not the application's: its own are verdicts
@@ -105,7 +120,7 @@ class Inquiries:
 
     def guard(self, asked: GuardAsked) -> RungVerdict:
         """Ask the guardrail in this thread."""
-        return judged(self._policy, asked)
+        return judged(self._policy, asked, redactor=self._redactor)
 
     def query(self, asked: QueryAsked) -> FarSideAnswer:
         """Ask the far side in this thread."""
@@ -113,7 +128,7 @@ class Inquiries:
         if isinstance(spec, FarSideAnswer):
             return spec
         try:
-            return query.ask_in_this_thread(spec, asked.key)
+            return query.ask_in_this_thread(spec, asked.key, self._redactor)
         except BaseException:  # noqa: BLE001  what encodes a result is the application's types' code too
             return query.unknown("query_failed")
 
@@ -122,7 +137,7 @@ class Inquiries:
         spec = self._queried(asked)
         if isinstance(spec, FarSideAnswer):
             return spec
-        return await query.ask_far_side(spec, asked.key)
+        return await query.ask_far_side(spec, asked.key, self._redactor)
 
     def _queried(self, asked: QueryAsked) -> ToolSpec | FarSideAnswer:
         spec = self._toolbox.get(asked.tool)
@@ -143,7 +158,14 @@ def run_here(dispatch: Dispatch) -> Report:
     try:
         value = spec.handler(**dispatch.keywords)
     except BaseException as error:  # noqa: BLE001  an exit or an interrupt of a tool's is its outcome too
-        return execution.failure(spec, dispatch.call, context.attempt, error, duration_ms=_since(dispatch))
+        return execution.failure(
+            spec,
+            dispatch.call,
+            context.attempt,
+            error,
+            duration_ms=_since(dispatch),
+            redactor=dispatch.redactor,
+        )
     return execution.succeeded(
         spec,
         dispatch.call,
@@ -151,6 +173,7 @@ def run_here(dispatch: Dispatch) -> Report:
         value,
         view_bytes_max=dispatch.view_bytes_max,
         duration_ms=_since(dispatch),
+        redactor=dispatch.redactor,
     )
 
 

@@ -19,6 +19,7 @@ from ..runtime.canonical import JSON, canonical_bytes, decode_canonical
 from ..runtime.events import RungVerdict
 from ..runtime.limits import RECHECKS_MAX
 from ..runtime.policy import Policy, PolicyQuestion
+from ..runtime.redaction import Redactor
 from ..runtime.taint import AfterUntrusted, Sources, TaintSource, counted
 from ..runtime.tool_spec import ToolSpec
 from .application_answers import answered, check_answer, permission_set, policy_answer, version_answer
@@ -84,16 +85,22 @@ class RungsAnswered(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 class Rungs:
     """One pass over the rungs of a call whose tool is here. Holds nothing of the run, which may go on meanwhile."""
 
-    __slots__ = ("_permissions_of", "_policy", "asked", "spec", "tainted_by")
+    __slots__ = ("_permissions_of", "_policy", "_redactor", "asked", "spec", "tainted_by")
 
     def __init__(
-        self, asked: RungsAsked, spec: ToolSpec, policy: Policy, permissions_of: Permissions
+        self,
+        asked: RungsAsked,
+        spec: ToolSpec,
+        policy: Policy,
+        permissions_of: Permissions,
+        redactor: Redactor | None = None,
     ) -> None:
         self.asked = asked
         self.spec = spec
         self._policy = policy
         self._permissions_of = permissions_of
         self.tainted_by: Sources = counted(asked.untrusted, policy.taint) if asked.untrusted else ()
+        self._redactor = redactor
 
     def run(self, switched_off: Scope | None = None) -> RungsAnswered:
         """All rungs in order, in this thread; the first refusal wins. ``switched_off`` gives the scope of a kill switch;
@@ -153,7 +160,7 @@ class Rungs:
     def _check(self) -> tuple[RungVerdict, bool]:
         """A semantic check: True allows, False or a text denies, the text as its code; a ``PolicyDecision`` may end the run."""
         assert self.spec.check is not None
-        verdict, code, ends = check_answer(self.spec.check, self.asked.decoded())
+        verdict, code, ends = check_answer(self.spec.check, self.asked.decoded(), self._redactor)
         return RungVerdict("check", verdict, code, self.spec.definition.version), ends
 
     def _authorisation(self) -> tuple[RungVerdict, bool]:
@@ -182,7 +189,7 @@ class Rungs:
             tool_calls_so_far=asked.tool_calls,
             tainted_by=self.tainted_by,
         )
-        decision = policy_answer(policy, question)
+        decision = policy_answer(policy, question, self._redactor)
         return RungVerdict("policy", decision.answer, decision.code, policy.revision), decision.terminal
 
     def _guardrail(self) -> tuple[RungVerdict, bool]:
@@ -197,7 +204,9 @@ class Rungs:
             arguments=asked.arguments,
             untrusted=asked.untrusted,
         )
-        return judged(self._policy, question, tries_max=1), False  # whoever runs the rungs asks again
+        return judged(
+            self._policy, question, tries_max=1, redactor=self._redactor
+        ), False  # whoever runs the rungs asks again
 
     def _taint(self) -> tuple[RungVerdict, bool]:
         """The rule for calls of a model that has read words of outsiders: the tool's own, else the policy's."""
@@ -224,9 +233,11 @@ class Rungs:
         version = ""
         try:
             if spec.version_of is not None:
-                version = version_answer(spec.version_of(asked.decoded()))
+                version = version_answer(spec.version_of(asked.decoded()), self._redactor)
             if spec.preview is not None:
                 shown["preview"] = spec.encode_result(answered(spec.preview(asked.decoded())))
+                if self._redactor is not None:
+                    shown["preview"] = self._redactor.json(shown["preview"])
             preview = canonical_bytes(shown)
         except BaseException:  # noqa: BLE001  whatever it raises is no preview
             return None, "", RungVerdict("preview", "unknown", "preview_failed")

@@ -15,6 +15,7 @@ from ..adapters.port import ModelAdapter
 from ..runtime.errors import DeclarationError
 from ..runtime.policy import Policy
 from ..runtime.toolbox import Toolbox
+from .secret_source import SecretSettings
 
 SHIPMENT_BYTES_MAX: Final = 64 * 1024 * 1024
 """A shipment with data in it (a table, a model's weights) belongs in a file or a service that tools open."""
@@ -33,6 +34,7 @@ class Shipment:
     dependencies: Mapping[str, Any]
     groups: Mapping[str, int]
     application: str
+    secrets: SecretSettings | None = None
 
 
 BY_VALUE: Final[set[str]] = set()
@@ -84,6 +86,7 @@ def _faulty_part(shipment: Shipment, dumps: Dumps) -> str:
     named: dict[str, object] = {f"tools.{name}": spec for name, spec in shipment.toolbox.items()}
     named |= {f"dependencies.{name}": value for name, value in shipment.dependencies.items()}
     named |= {"policy": shipment.policy, "model": shipment.adapter, "permissions": shipment.permissions_of}
+    named["secrets"] = shipment.secrets
     for name, part in named.items():
         try:
             dumps(part)

@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Any, Final
 
 from ..runtime.errors import ToolError
+from ..runtime.redaction import Redactor
 from ..runtime.tool_spec import ToolSpec
 
 LOGGER: Final = logging.getLogger("boundloop.tools")
@@ -27,7 +28,7 @@ FRAMES_MAX: Final = 2_000
 """Frames of a traceback that are looked through: Python's own recursion limit is half of that."""
 
 
-def raised(spec: ToolSpec, error: BaseException) -> str:
+def raised(spec: ToolSpec, error: BaseException, redactor: Redactor | None = None) -> str:
     """``KeyError at /srv/shop/orders.py:41 in get_order``: the innermost frame of the tool's own module, else of any. Empty
     for a ``ToolError``, whose code and message are in the run's log. Raises nothing."""
     if isinstance(error, ToolError) and os.environ.get(FULL) != "full":
@@ -35,8 +36,10 @@ def raised(spec: ToolSpec, error: BaseException) -> str:
     try:
         text = f"{_class_of(error)}{_place(error, getattr(spec.handler, '__module__', ''))}"
         if os.environ.get(FULL) == "full":
-            lines = traceback.format_exception(error)
-            text += "\n" + "".join(lines)[-FULL_CHARS_MAX:]
+            told = "".join(traceback.format_exception(error))
+            text += "\n" + (told if redactor is None else redactor.text(told))[-FULL_CHARS_MAX:]
+        if redactor is not None:
+            text = redactor.text(text)
     except Exception:  # noqa: BLE001  an exception's class may be anything
         return "an exception that can't be described"
     return _printable(text)[:TOLD_CHARS_MAX]

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from .policy import Policy, PolicyDecision, PolicyQuestion
     from .prices import FREE, Price, PriceTable
     from .question_tool import ask_user
+    from .redaction import Redaction
     from .stage_spec import Stage
     from .tool_spec import ToolSpec, tool
     from .toolbox import Toolbox
@@ -40,6 +41,7 @@ __all__ = [
     "Price",
     "PriceTable",
     "ProviderError",
+    "Redaction",
     "Stage",
     "StoreError",
     "ToolError",
@@ -69,6 +71,7 @@ _HOME = {
     "Price": "prices",
     "PriceTable": "prices",
     "ProviderError": "errors",
+    "Redaction": "redaction",
     "Stage": "stage_spec",
     "StoreError": "errors",
     "ToolError": "errors",

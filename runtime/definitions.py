@@ -36,6 +36,7 @@ CONTRACT_FIELDS: Final = (
     "far_side",
     "kind",
     "from_results",
+    "secret_arguments",
 )
 """What a definition must keep for a run in flight."""
 

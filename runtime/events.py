@@ -239,12 +239,14 @@ class ModelFailed(Event, frozen=True, tag="model_failed"):
 
 
 class CallProposed(Event, frozen=True, tag="call_proposed"):
-    """The model asked for this. ``arguments`` are its raw bytes."""
+    """The model asked for this. ``arguments`` are its raw bytes; where they held a secret, what was left of them, with the
+    path of the first in ``withheld``."""
 
     call: str
     tool: str
     arguments: bytes
     provider_call_id: str = ""
+    withheld: str = ""
 
 
 class CallValidated(Event, frozen=True, tag="call_validated"):

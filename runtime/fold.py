@@ -371,6 +371,7 @@ def _call_proposed(state: State, event: e.CallProposed, at_ms: int) -> None:
         provider_call_id=event.provider_call_id,
         raw=event.arguments,
         phase=next_call_phase("", "call_proposed"),
+        withheld=event.withheld,
         stage=state.stage,
     )
 

@@ -30,6 +30,9 @@ from .stops import ending
 from .strict_json import parse_object
 from .values_seen import first_invented, not_seen_text
 
+WITHHELD = (
+    "an argument held a secret itself, which is never run; where the tool takes one, write secret://NAME"
+)
 NO_SNAPSHOT = "this tool reads at a fixed point in time, and none was set for this task"
 
 
@@ -42,6 +45,8 @@ def admit(state: State, call: CallState) -> tuple[Admitted, dict[str, JSON]] | R
     staged = not stages or call.tool in stages[call.stage].tools or definition is READ_RESULT
     if definition is None or not definition.offered or not staged:
         return Refused(rung="known", code="unknown_tool", safe_message=NOT_AVAILABLE)
+    if call.withheld:
+        return Refused(rung="check", code="secret_in_argument", safe_message=WITHHELD, path=call.withheld)
     validator = definition.validator()
     try:
         arguments = {} if not call.raw and validator({}) is None else parse_object(call.raw)

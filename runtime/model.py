@@ -64,11 +64,13 @@ class Usage(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
 
 
 class ProposedCall(msgspec.Struct, frozen=True, gc=False):
-    """A call as the model wrote it. ``arguments`` are the raw bytes; ``provider_call_id`` may be empty or repeated."""
+    """A call as the model wrote it. ``arguments`` are the raw bytes; ``provider_call_id`` may be empty or repeated.
+    ``withheld``: the path of a secret that was taken out of them on entry; no adapter sets it."""
 
     name: str
     arguments: bytes
     provider_call_id: str = ""
+    withheld: str = ""
 
 
 class ModelTurn(msgspec.Struct, frozen=True, kw_only=True, gc=False):

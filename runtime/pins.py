@@ -45,6 +45,7 @@ class Pins(
     guarded: tuple[str, ...] = ()
     """What of the run is judged by a guardrail before it counts: ``result``, ``answer``."""
     guardrail_revision: str = ""
+    redaction: str = ""
 
     @cached_property
     def watched(self) -> Watched | None:

@@ -79,6 +79,27 @@ def compile_pattern(pattern: str) -> Callable[[str], object]:
     return re.compile(_write(tree)).fullmatch
 
 
+def search_source(pattern: str, longest_max: int) -> str:
+    """The source of an expression that finds the pattern anywhere in a text, for a match of at most ``longest_max``
+    characters: a search then takes at most that many steps at each place. ``pattern`` is written without anchors. Raises
+    `DeclarationError` (codes `pattern_*`), also for one that could match nothing or without end."""
+    if len(pattern) > PATTERN_CHARS_MAX:
+        raise DeclarationError("pattern_size", f"longer than {PATTERN_CHARS_MAX} characters")
+    if pattern.startswith("^") or _ends_with_anchor(pattern):
+        raise DeclarationError("pattern_anchored", "it is searched for anywhere: leave ^ and $ away")
+    tree = _Parser(pattern).parse()
+    decided = _is_decided(tree, ())
+    if not (decided or 0 < _choices(tree) <= PATTERN_CHOICES_MAX):
+        raise DeclarationError("pattern_ambiguous", "a repeat or alternative overlaps with what follows it")
+    if _nullable(tree):
+        raise DeclarationError("pattern_empty", "it matches where there is nothing")
+    longest = _longest(tree)
+    if longest is None or longest > longest_max:
+        raise DeclarationError("pattern_unbounded", f"bound its repeats: at most {longest_max} characters")
+    # Where one character decides there is nothing to come back to: a repeat keeps what it took, which is much cheaper to fail.
+    return f"(?:{_write(tree, '+' if decided else '')})"
+
+
 def _ends_with_anchor(pattern: str) -> bool:
     body = pattern[:-1]
     backslashes = len(body) - len(body.rstrip("\\"))
@@ -319,6 +340,24 @@ def _is_decided(node: _Node, follow: Ranges) -> bool:
             assert_never(node)
 
 
+def _longest(node: _Node) -> int | None:
+    """The most characters that a match can have; None without a bound."""
+    match node:
+        case _Chars():
+            return 1
+        case _Sequence(parts):
+            lengths = [_longest(part) for part in parts]
+            return None if None in lengths else sum(length or 0 for length in lengths)
+        case _Choice(branches):
+            lengths = [_longest(branch) for branch in branches]
+            return None if None in lengths else max(length or 0 for length in lengths)
+        case _Repeat(body, _, high):
+            length = _longest(body)
+            return None if length is None or high is None else length * high
+        case _:
+            assert_never(node)
+
+
 def _choices(node: _Node) -> int:
     """The number of ways through a node that has no true repeat; 0 if it has one. Capped well above the bound."""
     match node:
@@ -341,15 +380,15 @@ def _choices(node: _Node) -> int:
             assert_never(node)
 
 
-def _write(node: _Node) -> str:
+def _write(node: _Node, keeps: str = "") -> str:
     match node:
         case _Chars(ranges):
             return "[" + "".join(f"\\U{low:08x}-\\U{high:08x}" for low, high in ranges) + "]"
         case _Sequence(parts):
-            return "".join(_write(part) for part in parts)
+            return "".join(_write(part, keeps) for part in parts)
         case _Choice(branches):
-            return "(?:" + "|".join(_write(branch) for branch in branches) + ")"
+            return "(?:" + "|".join(_write(branch, keeps) for branch in branches) + ")"
         case _Repeat(body, low, high):
-            return f"(?:{_write(body)}){{{low},{'' if high is None else high}}}"
+            return f"(?:{_write(body, keeps)}){{{low},{'' if high is None else high}}}{keeps}"
         case _:
             assert_never(node)

@@ -146,6 +146,7 @@ class CallState(msgspec.Struct, gc=False):
     child: ChildState | None = None
     # a call of the question tool
     question: QuestionState | None = None
+    withheld: str = ""
 
     @property
     def open(self) -> bool:

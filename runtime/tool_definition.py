@@ -55,6 +55,7 @@ DEFINITION_HASH_FIELDS_IF_SET: Final = (
     "same_version_in",
     "trust",
     "after_untrusted",
+    "secret_arguments",
 )
 """Hashed too where they aren't the default."""
 
@@ -121,6 +122,7 @@ class ToolDefinition(msgspec.Struct, frozen=True, kw_only=True, dict=True, forbi
     after_untrusted: AfterUntrusted = "policy"
     facts: dict[str, str] = {}
     conditions: tuple[str, ...] = ()
+    secret_arguments: tuple[str, ...] = ()
 
     @property
     def is_effect(self) -> bool:

@@ -184,6 +184,7 @@ def _refuse_fields(definition: ToolDefinition) -> None:
     for name in definition.from_results:
         if name not in members or "." in name:
             raise _refusal(definition, f"from_results.{name}", "from_results_unknown", "no such parameter")
+    _refuse_secret_arguments(definition, members)
     if not isinstance(definition.key, tuple):
         return
     if len(set(definition.key)) < len(definition.key):
@@ -199,3 +200,21 @@ def _refuse_fields(definition: ToolDefinition) -> None:
             raise _refusal(
                 definition, f"key.{name}", "key_optional", "left out, two intents would share a key"
             )
+
+
+def _refuse_secret_arguments(definition: ToolDefinition, members: dict[str, object]) -> None:
+    for name in definition.secret_arguments:
+        if name not in members:
+            raise _refusal(definition, f"secret_arguments.{name}", "secret_unknown", "no such parameter")
+        if not _takes_text(members[name]):
+            raise _refusal(definition, f"secret_arguments.{name}", "secret_type", "a secret is a text")
+
+
+def _takes_text(schema: object) -> bool:
+    if not isinstance(schema, dict):
+        return schema is True
+    node = cast("dict[str, object]", schema)
+    kind, branches = node.get("type"), node.get("anyOf")
+    if isinstance(branches, list):
+        return any(_takes_text(branch) for branch in cast("list[object]", branches))
+    return kind == "string" or (isinstance(kind, list) and "string" in kind)

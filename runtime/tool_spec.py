@@ -152,6 +152,7 @@ def tool(
     snapshot: bool = False,
     same_version: str = "",
     same_version_in: Literal["turn", "run"] = "turn",
+    secret_arguments: tuple[str, ...] = (),
     description: str | None = None,
     params: dict[str, Any] | None = None,
     returns: dict[str, Any] | None = None,
@@ -179,7 +180,9 @@ def tool(
     the resource alone, never on the time, chance or the order of a set. `version_of(arguments)`: the resource's version.
     `snapshot`: it reads at the run's `as_of` (`ctx.as_of`); its calls are refused in a run without one. `same_version`: the
     name of a group of reads whose results within one turn (`same_version_in="run"`: in the whole run) come from one version
-    of their source, which each returns as `Observed(value, source_version=...)`.
+    of their source, which each returns as `Observed(value, source_version=...)`. `secret_arguments`:
+    text arguments that a model writes as `secret://NAME` and never as itself; the function gets what the application's
+    `secrets` give for the name, and nothing else ever does.
 
     `facts`: names of typed facts, and the fields of the result that set them (`{"order_state": "order.state"}`); scalars,
     recorded when the result is bound. `conditions`: fields that stay when an old result is compacted: units, validity, as-of,
@@ -230,6 +233,7 @@ def tool(
         same_version_in=same_version_in,
         facts=dict(facts or {}),
         conditions=tuple(conditions),
+        secret_arguments=tuple(secret_arguments),
     )
 
     def declare(function: F) -> F:

@@ -229,7 +229,7 @@ def _proposals(state: State, calls: tuple[ProposedCall, ...]) -> list[e.AnyEvent
         label = _unique(_label(proposed.provider_call_id), call, labels)
         name = _label(proposed.name)[:NAME_CHARS_MAX]
         if index < most:
-            events.append(e.CallProposed(call, name, proposed.arguments, label))
+            events.append(e.CallProposed(call, name, proposed.arguments, label, proposed.withheld))
         else:
             surplus.append((label, name))
     if surplus:

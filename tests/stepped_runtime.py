@@ -202,6 +202,12 @@ class Site:
     def events(self, run_id: str) -> list[e.AnyEvent]:
         return [record.event for record in asyncio.run(read_records(self.store, run_id))]
 
+    def stored(self) -> str:
+        """All that the store holds, as one text to search: rows, logs, ledger and blobs."""
+        held = vars(self.store)
+        runs = [(run.row, run.log) for run in held["_runs"].values()]
+        return repr((runs, held["_ledger"], held["_blobs"], held["_hosts"], held["_switches"]))
+
     def of(self, run_id: str, kind: type[T]) -> list[T]:
         return [event for event in self.events(run_id) if isinstance(event, kind)]
 

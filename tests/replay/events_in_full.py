@@ -68,7 +68,7 @@ EVENTS: tuple[e.AnyEvent, ...] = (
     ),
     e.ModelFailed(1, 2, "overloaded", True, 5_000, 10, 20, 30, "error", "try later", "resp"),
     e.DefinitionAdopted("refund", A, B, b'{"name":"refund"}'),
-    e.CallProposed("c1.0", "refund", b'{"order_id":"A"}', "call_1"),
+    e.CallProposed("c1.0", "refund", b'{"order_id":"[redacted:argument]"}', "call_1", "$.order_id"),
     e.CallValidated("c1.0", b"{}", A, VERDICTS, B, C, UNDER),
     e.CallRejected("c1.0", "policy", "too_much", "not permitted", "/amount", True, True, VERDICTS),
     e.CallsRejected(1, 64, "calls_per_turn", (("call_9", "refund"), ("", "x"))),

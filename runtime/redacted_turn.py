@@ -1,0 +1,76 @@
+"""A model's turn without what is declared, before it is anything to the run.
+
+A call whose arguments hold a secret is proposed with the redacted ones, marked ``withheld``, and refused: what would run
+isn't what the model wrote. A reference is no secret.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+from .canonical import canonical_bytes
+from .errors import CallerError
+from .model import ModelTurn, ProposedCall
+from .redaction import UNREADABLE, Redactor, marker
+from .strict_json import parse_object
+from .tool_definition import ToolDefinition
+
+WITHHELD_CHARS_MAX: Final = 200
+_escape = re.compile(r"\\u([0-9A-Fa-f]{4})")
+
+
+def redacted_turn(reply: ModelTurn, redactor: Redactor, tools: Mapping[str, ToolDefinition]) -> ModelTurn:
+    """The reply as it may be recorded. A continuation that holds something declared is left out: it is its provider's, and
+    nothing can be taken out of it."""
+    text = redactor.text
+    continuation = reply.continuation
+    if continuation is not None:
+        opaque = continuation.decode("utf-8", "replace")
+        if text(opaque) != opaque:
+            continuation = None
+    return msgspec.structs.replace(
+        reply,
+        text=text(reply.text),
+        calls=tuple(_call(call, redactor, tools) for call in reply.calls),
+        continuation=continuation,
+        finish_raw=text(reply.finish_raw),
+        response_id=text(reply.response_id),
+        served_model=text(reply.served_model),
+        error_code=text(reply.error_code),
+        safe_message=text(reply.safe_message),
+        hosted=tuple(text(name) for name in reply.hosted),
+    )
+
+
+def _call(call: ProposedCall, redactor: Redactor, tools: Mapping[str, ToolDefinition]) -> ProposedCall:
+    definition = tools.get(call.name)
+    secret = () if definition is None else definition.secret_arguments
+    raw, place = _arguments(call.arguments, redactor, secret)
+    name, label = redactor.text(call.name), redactor.text(call.provider_call_id)
+    if not place and name == call.name and label == call.provider_call_id:
+        return call
+    return ProposedCall(name, raw, label, place[:WITHHELD_CHARS_MAX])
+
+
+def _arguments(raw: bytes, redactor: Redactor, secret: tuple[str, ...]) -> tuple[bytes, str]:
+    """The bytes that may be recorded, and where the first secret was; the same bytes where there is none."""
+    if not raw:
+        return raw, ""
+    try:
+        kept, place = redactor.arguments(parse_object(raw), secret)
+    except CallerError:
+        return _unreadable(raw, redactor, secret)
+    return (canonical_bytes(kept), place) if place else (raw, "")
+
+
+def _unreadable(raw: bytes, redactor: Redactor, secret: tuple[str, ...]) -> tuple[bytes, str]:
+    """What is no JSON will not run. It can't be told what of it is an argument, so a part isn't taken out."""
+    text = raw.decode("utf-8", "replace")
+    read = _escape.sub(lambda found: chr(int(found[1], 16)), text)
+    if secret or redactor.text(text) != text or redactor.text(read) != read or redactor.names_field(read):
+        return marker(UNREADABLE).encode(), "$"
+    return raw, ""

@@ -1,0 +1,182 @@
+"""What is taken out of a text and a value, what a declaration may say, and that nothing of it is shown."""
+
+from __future__ import annotations
+
+import base64
+import json
+import pickle
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from boundloop.runtime.canonical import JSON, canonical_bytes
+from boundloop.runtime.errors import DeclarationError
+from boundloop.runtime.redaction import Redaction, is_reference, reference_name
+
+KEY = 'sk-live/4242+"quoted"\\and\nlined é'
+REDACTION = Redaction(
+    values={"api_key": KEY, "pin": "90210"},
+    patterns={"aws": r"AKIA[0-9A-Z]{16}", "card": r"[0-9]{4}(?:-[0-9]{4}){3}"},
+    fields=("password", "X-Token"),
+)
+REDACTOR = REDACTION.redactor()
+
+
+def test_a_value_is_found_wherever_it_stands_and_marked_by_its_name() -> None:
+    assert REDACTOR.text(f"a {KEY} b {KEY}") == "a [redacted:api_key] b [redacted:api_key]"
+    assert REDACTOR.text("nothing here") == "nothing here"
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        json.dumps(KEY),
+        json.dumps(KEY, ensure_ascii=False),
+        quote(KEY),
+        quote(KEY, safe=""),
+        "sk-live%2f4242%2b%22quoted%22%5cand%0alined%20%c3%a9",
+        base64.b64encode(b"user:" + KEY.encode()).decode(),
+        base64.b64encode(b"us:" + KEY.encode() + b":x").decode(),
+        base64.urlsafe_b64encode(KEY.encode()).decode(),
+    ],
+)
+def test_a_value_is_found_as_other_texts_write_it(written: str) -> None:
+    redacted = REDACTOR.text(f"before {written} after")
+    assert "[redacted:api_key]" in redacted
+    assert redacted.startswith("before ")
+    assert redacted.endswith(" after")
+    assert "4242" not in redacted
+    assert KEY[3:9] not in redacted
+
+
+def test_patterns_are_found_inside_a_text_and_the_longer_of_two_values_first() -> None:
+    assert REDACTOR.text("keyAKIAABCDEFGHIJKLMNOP!") == "key[redacted:aws]!"
+    assert REDACTOR.text("4111-1111-1111-1111") == "[redacted:card]"
+    both = Redaction(values={"short": "abcdef", "long": "abcdefgh"}).redactor()
+    assert both.text("abcdefgh abcdef") == "[redacted:long] [redacted:short]"
+
+
+def test_members_are_redacted_at_any_depth_by_name_value_and_number() -> None:
+    value: JSON = {
+        "password": ["anything", 1],
+        "list": [{"x-token": 7, "kept": None}, {"password": None}],
+        KEY: 90210,
+        "n": 1.5,
+        "yes": True,
+    }
+    assert REDACTOR.json(value) == {
+        "password": "[redacted:password]",
+        "list": [{"x-token": "[redacted:x-token]", "kept": None}, {"password": None}],
+        "[redacted:api_key]": "[redacted:pin]",
+        "n": 1.5,
+        "yes": True,
+    }
+
+
+def test_two_members_that_become_one_name_are_both_kept() -> None:
+    redactor = Redaction(values={"a": "first-secret"}).redactor()
+    value: JSON = {"first-secret": 1, "[redacted:a]": 2}
+    assert redactor.json(value) == {"[redacted:a]": 1, "[redacted:a]#2": 2}
+
+
+def test_a_value_without_secrets_is_given_back_itself() -> None:
+    value: JSON = {"a": [1, "b", {"c": None}]}
+    assert REDACTOR.json(value) is value
+
+
+words = st.text(alphabet='sk-live/4242AKIA[redacted:pin]90210 \\"é\n', max_size=60)
+leaves = st.none() | st.booleans() | st.integers(-(10**6), 10**6) | words
+values = st.recursive(
+    leaves,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(words, inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(words, st.sampled_from([KEY, "90210", "AKIA" + "A1" * 8, ""]), words)
+def test_redacting_again_changes_nothing_and_leaves_no_value(before: str, secret: str, after: str) -> None:
+    once = REDACTOR.text(before + secret + after)
+    assert REDACTOR.text(once) == once
+    assert KEY not in once
+    assert "90210" not in once
+
+
+@given(values)
+def test_a_redacted_value_is_stable_and_holds_nothing_declared(value: Any) -> None:
+    once = REDACTOR.json(value)
+    assert canonical_bytes(REDACTOR.json(once)) == canonical_bytes(once)
+    assert b"90210" not in canonical_bytes(once)
+
+
+def test_a_proposed_secret_is_named_by_its_place_and_a_reference_is_none() -> None:
+    arguments: dict[str, JSON] = {
+        "token": "secret://billing",
+        "password": "secret://billing",
+        "text": "plain",
+    }
+    assert REDACTOR.arguments(arguments, ("token",)) == (arguments, "")
+    kept, path = REDACTOR.arguments({"a": {"b": ["x", f"is {KEY}"]}}, ())
+    assert (kept, path) == ({"a": {"b": ["x", "is [redacted:api_key]"]}}, "$.a.b[1]")
+    kept, path = REDACTOR.arguments({"password": "hunter2"}, ())
+    assert (kept, path) == ({"password": "[redacted:password]"}, "$.password")
+    kept, path = REDACTOR.arguments({"token": "hunter2"}, ("token",))
+    assert (kept, path) == ({"token": "[redacted:argument]"}, "$.token")
+
+
+@pytest.mark.parametrize(
+    "text", ["secret://", "secret://1x", "secret://a b", "Secret://a", "x secret://a", 7, None]
+)
+def test_what_is_no_reference(text: Any) -> None:
+    assert not is_reference(text)
+
+
+def test_a_reference_has_a_name() -> None:
+    assert reference_name("secret://billing.key-1") == "billing.key-1"
+
+
+@pytest.mark.parametrize(
+    ("declared", "code"),
+    [
+        ({"values": {"a": "abc"}}, "redaction_value"),
+        ({"values": {"a": "x" * 8_193}}, "redaction_value"),
+        ({"values": {"a": 12345}}, "redaction_value"),
+        ({"values": {"a": "\udcffabc"}}, "redaction_value"),
+        ({"values": {"a": "redacted"}}, "redaction_value"),
+        ({"values": {"a b": "abcdef"}}, "redaction_name"),
+        ({"values": {f"n{i}": f"value{i}" for i in range(101)}}, "redaction_size"),
+        ({"patterns": {"p": "a+"}}, "pattern_unbounded"),
+        ({"patterns": {"p": "a{1,200}"}}, "pattern_unbounded"),
+        ({"patterns": {"p": "a{0,3}"}}, "pattern_empty"),
+        ({"patterns": {"p": "^abc"}}, "pattern_anchored"),
+        ({"patterns": {"p": "a{1,9}a{1,9}b"}}, "pattern_ambiguous"),
+        ({"patterns": {"p": r"(a)\1"}}, "pattern_feature"),
+        ({"patterns": {"p": 7}}, "pattern_syntax"),
+        ({"fields": "password"}, "redaction_name"),
+        ({"fields": ("a b",)}, "redaction_name"),
+        ({"revision": ""}, "redaction_revision"),
+    ],
+)
+def test_a_declaration_that_can_not_be_kept_is_refused(declared: dict[str, Any], code: str) -> None:
+    with pytest.raises(DeclarationError) as refused:
+        Redaction(**declared)
+    assert refused.value.code == code
+    for value in declared.get("values", {}).values():
+        assert str(value) not in repr(refused.value) or str(value) == "redacted"
+
+
+def test_its_repr_shows_names_only_and_it_travels_with_its_values() -> None:
+    assert KEY not in repr(REDACTION)
+    assert "90210" not in repr(REDACTION)
+    assert "api_key" in repr(REDACTION)
+    again = pickle.loads(pickle.dumps(REDACTION))
+    assert again.redactor().text(KEY) == "[redacted:api_key]"
+    assert KEY not in repr(REDACTOR)
+
+
+def test_a_hostile_text_costs_a_bounded_number_of_steps_a_character() -> None:
+    redactor = Redaction(patterns={"p": "a{1,100}b"}).redactor()
+    text = "a" * 200_000
+    assert redactor.text(text) == text

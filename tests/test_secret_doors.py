@@ -1,0 +1,527 @@
+"""A declared secret that comes in through any door is on no record and in nothing that is shown."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import logging
+import threading
+from typing import Any
+
+import pytest
+from tests.stepped_runtime import STUCK_S, Site, Stepped, results_in
+from tests.tree_play import Play
+
+from boundloop.actors.application import Application
+from boundloop.actors.context import ToolContext
+from boundloop.actors.secret_source import Secrets, settings_of
+from boundloop.adapters import ScriptedModel
+from boundloop.adapters.script import call, calls, say
+from boundloop.runtime import Applied, Observed, Policy, PolicyDecision, Redaction, ToolError, agent, tool
+from boundloop.runtime import events as e
+from boundloop.runtime.commands import Send
+from boundloop.runtime.errors import DeclarationError
+from boundloop.runtime.guardrails import GuardrailDecision, Guardrails
+from boundloop.runtime.limits import Limits
+from boundloop.runtime.state import state_digest
+from boundloop.runtime.toolbox import Toolbox
+
+CANARY = "sk-live-CANARY-4242"
+MARK = "[redacted:api_key]"
+REDACT = Redaction(values={"api_key": CANARY}, fields=("password",), revision="7")
+
+
+def seen(site: Site, host: Stepped) -> str:
+    """All that is stored, and all that a model was asked."""
+    return site.stored() + repr(host.model.recorded)
+
+
+@tool(risk="read")
+async def nested(name: str) -> dict[str, Any]:
+    """A result with the secret deep in it."""
+    return {"list": [{"text": f"the key is {CANARY}."}], CANARY: 1, "password": "hunter2"}
+
+
+@tool(risk="read")
+def observed(name: str) -> Observed[str]:
+    """A result whose source names the secret."""
+    return Observed(f"{name} {CANARY}", source_version=f"etag-{CANARY}")
+
+
+@tool(risk="read", inline=True)
+async def inline_too(name: str) -> str:
+    """The same in the host's own loop."""
+    return CANARY
+
+
+@tool(risk="read")
+def large(name: str) -> dict[str, Any]:
+    """A result that is an artifact."""
+    return {"head": CANARY, "rows": ["x" * 100] * 1_000, "tail": CANARY}
+
+
+@tool(risk="read")
+def wrong(name: str) -> dict[str, int]:
+    """A result that isn't what it declares."""
+    return {CANARY: "text"}  # type: ignore[dict-item]  # wrong on purpose
+
+
+@tool(risk="read")
+def says_it_failed(name: str) -> str:
+    """Its own words."""
+    raise ToolError(f"x{CANARY}", safe_message="y" * 500 + f" with {CANARY}")
+
+
+@tool(risk="read")
+def raises(name: str) -> str:
+    """Somebody else's words, and a cause."""
+    try:
+        raise KeyError(CANARY)
+    except KeyError as error:
+        raise ValueError(f"bad {CANARY}", {"password": CANARY}) from error
+
+
+READS = [nested, observed, inline_too, large, wrong, says_it_failed, raises]
+
+
+@pytest.mark.parametrize("read", READS, ids=lambda it: it.__name__)
+@pytest.mark.parametrize("full", [False, True])
+def test_a_result_and_an_error_are_recorded_without_it(
+    site: Site,
+    read: Any,
+    full: bool,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if full:
+        monkeypatch.setenv("BOUNDLOOP_TOOL_ERRORS", "full")
+    host = site.open([call(read.__name__, {"name": "a"}), say("done")], [read], redact=REDACT)
+    with caplog.at_level(logging.DEBUG):
+        run_id = host.run().run_id
+    assert CANARY not in seen(site, host)
+    assert CANARY[:12] not in seen(site, host)
+    assert "hunter2" not in seen(site, host)
+    assert CANARY not in caplog.text
+    (result,) = results_in(host.model.recorded[-1])
+    if read is not raises:
+        assert MARK in result.content.decode() + repr(site.of(run_id, e.CallExecuted))
+    assert site.of(run_id, e.RunStarted)[0].pins_sha256
+    assert host.state(run_id).pins.redaction == "7"
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        json.dumps({"name": f"key {CANARY}"}),
+        json.dumps({"name": CANARY}).replace("CANARY", "\\u0043ANARY"),
+        json.dumps({"name": "x", CANARY: 1}),
+        f'{{"name": "{CANARY}"',
+        '{"name": "' + CANARY.replace("C", "\\u0043"),
+        '{"name": "a", "password": "hunter2"}',
+    ],
+)
+def test_a_secret_that_a_model_proposes_is_refused_and_not_recorded(site: Site, raw: str) -> None:
+    host = site.open([call("nested", raw=raw), say(f"I used {CANARY}")], [nested], redact=REDACT)
+    result = host.run()
+    assert result.text == f"I used {MARK}"
+    (rejected,) = site.of(result.run_id, e.CallRejected)
+    assert (rejected.rung, rejected.code) == ("check", "secret_in_argument")
+    assert site.of(result.run_id, e.CallStarted) == []
+    stored = seen(site, host)
+    assert CANARY not in stored
+    assert "ANARY-4242" not in stored
+    assert "hunter2" not in stored
+
+
+def test_what_a_person_says_is_recorded_without_it(site: Site) -> None:
+    host = site.open([say("one")], [], redact=REDACT)
+    result = host.run(f"use {CANARY}", system=f"never say {CANARY}")
+    assert result.completed
+    stored = seen(site, host)
+    assert CANARY not in stored
+    assert f"use {MARK}" in stored
+    assert f"never say {MARK}" in stored
+
+
+def test_a_message_and_a_reason_are_recorded_without_it(site: Site) -> None:
+    @tool(risk="write", key=("order",), approval="always")
+    def pay(order: str) -> str:
+        """Pay."""
+        return order
+
+    host = site.open([call("pay", {"order": "1"}), say("done")], [pay], redact=REDACT)
+    run_id = host.start()
+    (waiting,) = host.rest(run_id).approvals
+    host.rt.send(run_id, f"it is {CANARY}")
+    again = Send(command_id="m1", by="ann", text=f"it is {CANARY}")
+    assert host.rt.submit(run_id, again) == host.rt.submit(run_id, again)
+    host.rt.record_fact(run_id, "order_note", f"noted {CANARY}")
+    host.rt.record_fact(run_id, "password", "hunter2")
+    host.rt.approve(run_id, waiting.approval_id, by="boss", reason=f"with {CANARY}")
+    assert host.rest(run_id).completed
+    stored = seen(site, host)
+    assert CANARY not in stored
+    assert f"it is {MARK}" in stored
+    assert f"with {MARK}" in stored
+    assert f"noted {MARK}" in stored
+    assert "hunter2" not in stored
+
+
+def preview(arguments: dict[str, Any]) -> dict[str, Any]:
+    return {"order": arguments["order"], "key": f"by {CANARY}"}
+
+
+def version_of(arguments: dict[str, Any]) -> str:
+    return f"v {CANARY}"
+
+
+def check(arguments: dict[str, Any]) -> str:
+    return "x" * 50 + CANARY
+
+
+def query(key: str) -> Applied:
+    return Applied(Observed({"paid": f"by {CANARY}"}, source_version=CANARY))
+
+
+def test_a_preview_a_version_and_the_codes_of_checks_are_recorded_without_it(site: Site) -> None:
+    @tool(
+        risk="write",
+        key=("order",),
+        approval="always",
+        preview=preview,
+        version_of=version_of,
+    )
+    def pay(order: str) -> str:
+        """Pay."""
+        return order
+
+    @tool(risk="read", check=check)
+    def denied(order: str) -> str:
+        """Never runs."""
+        return order
+
+    def decide(question: Any) -> PolicyDecision:
+        return PolicyDecision(answer="allow", code=CANARY)
+
+    host = site.open(
+        [calls(call("pay", {"order": "1"}), call("denied", {"order": "2"})), say("done")],
+        [pay, denied],
+        redact=REDACT,
+        policy=Policy(decide),
+    )
+    run_id = host.start()
+    (waiting,) = host.rest(run_id).approvals
+    host.rt.approve(run_id, waiting.approval_id, by="boss")
+    assert host.rest(run_id).completed
+    stored = seen(site, host)
+    assert CANARY not in stored
+    assert CANARY[:12] not in stored
+    assert f"by {MARK}" in stored
+
+
+def test_a_late_report_and_a_querys_answer_are_recorded_without_it(site: Site) -> None:
+    entered, let_go = threading.Event(), threading.Event()
+
+    @tool(risk="write", key=("order",), timeout_ms=1_000)
+    def late(order: str) -> str:
+        """Answers too late."""
+        entered.set()
+        assert let_go.wait(STUCK_S)
+        return CANARY
+
+    host = site.open([call("late", {"order": "1"}), say("done")], [late], redact=REDACT)
+    run_id = host.start()
+    assert entered.wait(STUCK_S)
+    host.advance(1_000)
+    assert host.rest(run_id).reason == "outcome_unknown"
+    ended = threading.Event()
+    host.rt.watch(lambda run, state, events, seq: ended.set() if state.phase == "terminated" else None)
+    let_go.set()
+    assert ended.wait(STUCK_S)
+    assert host.rest(run_id).completed
+    stored = seen(site, host)
+    assert CANARY not in stored
+    assert MARK in stored
+
+
+def test_what_a_far_side_says_of_a_key_is_recorded_without_it(site: Site) -> None:
+    @tool(
+        risk="write",
+        key=("order",),
+        far_side="queryable",
+        query=query,
+    )
+    def pay(order: str) -> dict[str, str]:
+        """Its outcome is unknown."""
+        raise ConnectionError(CANARY)
+
+    host = site.open([call("pay", {"order": "1"}), say("done")], [pay], redact=REDACT)
+    run_id = host.start()
+    host.settle()
+    host.advance(60_000)
+    assert host.rest(run_id).completed
+    (reconciled,) = site.of(run_id, e.CallReconciled)
+    assert reconciled.result == json.dumps({"paid": f"by {MARK}"}, separators=(",", ":")).encode()
+    assert CANARY not in seen(site, host)
+
+
+def test_a_child_run_and_what_it_answers_are_recorded_without_it(site: Site) -> None:
+    helper = agent(name="helper", description="Helps.", system="helper", tools=("nested",))
+    play = Play(
+        {
+            "": [call("helper", {"input": "look"}), say("done")],
+            "helper": [call("nested", {"name": "a"}), say(f"it is {CANARY}")],
+        },
+        record_max=100,
+    )
+    host = site.open(play.model, [helper, nested], redact=REDACT)
+    result = host.run(tools=["helper"])
+    assert result.text == "done"
+    stored = seen(site, host)
+    assert CANARY not in stored
+    assert f"it is {MARK}" in stored
+
+
+def test_nothing_of_a_running_attempts_text_is_shown(site: Site) -> None:
+    shown: list[Any] = []
+    host = site.open([say(f"it is {CANARY}")], [], redact=REDACT)
+    host.rt.watch_progress(lambda run, item: shown.append(item))
+    events: list[Any] = []
+    host.rt.watch(lambda run, state, committed, seq: events.extend(committed))
+    host.run()
+    assert CANARY not in repr(shown)
+    assert "it is" not in repr(shown)
+    assert MARK in repr(events)
+    assert CANARY not in repr(events)
+
+
+def test_without_a_declaration_nothing_is_looked_for(site: Site) -> None:
+    host = site.open([call("nested", {"name": CANARY}), say("done")], [nested])
+    run_id = host.run().run_id
+    assert CANARY in site.stored()
+    assert host.state(run_id).pins.redaction == ""
+    assert [event.withheld for event in site.of(run_id, e.CallProposed)] == [""]
+
+
+def test_a_replay_of_the_log_is_the_live_state(site: Site) -> None:
+    host = site.open(
+        [call("nested", {"name": CANARY}), call("nested", {"name": "b"}), say("done")],
+        [nested],
+        redact=REDACT,
+    )
+    live: list[bytes] = []
+    host.rt.watch(lambda run, state, events, seq: live.append(state_digest(state)))
+    run_id = host.run().run_id
+    assert live[-1] == state_digest(host.state(run_id))
+
+
+# --- references ------------------------------------------------------------------------------------------------------
+
+USED: list[str] = []
+
+
+@tool(risk="write", key=("order", "token"), approval="always", secret_arguments=("token",))
+async def charge(order: str, token: str, note: str = "") -> str:
+    """Charge an order with a token."""
+    USED.append(token)
+    return f"charged with {token} ({note})"
+
+
+@tool(risk="read", secret_arguments=("token",))
+def look(token: str, ctx: ToolContext) -> str:
+    """Look, and fail with the token in everything."""
+    USED.append(token)
+    raise ToolError("no", safe_message=f"{token} is wrong")
+
+
+@tool(risk="read", inline=True, secret_arguments=("token",))
+async def look_inline(token: str) -> str:
+    """The same in the host."""
+    USED.append(token)
+    return token
+
+
+@pytest.fixture(autouse=True)
+def forget() -> None:
+    USED.clear()
+
+
+def asked_by_name(name: str) -> str:
+    if name == "down":
+        raise OSError(CANARY)
+    return {"billing": CANARY}[name]
+
+
+SOURCES: list[Any] = [{"billing": CANARY, "other": "other-value"}, asked_by_name]
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=["mapping", "callable"])
+def test_a_reference_is_resolved_only_where_the_tool_runs(site: Site, source: Any) -> None:
+    host = site.open(
+        [
+            call("charge", {"order": "1", "token": "secret://billing", "note": "secret://billing"}),
+            say("done"),
+        ],
+        [charge],
+        secrets=source,
+    )
+    run_id = host.start()
+    (waiting,) = host.rest(run_id).approvals
+    assert b'"token":"secret://billing"' in site.of(run_id, e.ApprovalRequested)[0].preview
+    host.rt.approve(run_id, waiting.approval_id, by="boss")
+    assert host.rest(run_id).completed
+    assert USED == [CANARY]
+    stored = seen(site, host)
+    assert CANARY not in stored
+    assert "charged with [redacted:billing] (secret://billing)" in stored
+    # What was resolved once is taken out of what others say as well.
+    assert host.run(f"is it {CANARY}?").status
+    assert CANARY not in seen(site, host)
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=["mapping", "callable"])
+@pytest.mark.parametrize("read", [look, look_inline], ids=lambda it: it.__name__)
+def test_what_a_call_returns_or_raises_has_its_value_taken_out(site: Site, source: Any, read: Any) -> None:
+    host = site.open(
+        [call(read.__name__, {"token": "secret://billing"}), say("done")], [read], secrets=source
+    )
+    host.run()
+    assert USED == [CANARY]
+    assert CANARY not in seen(site, host)
+    assert "[redacted:billing]" in seen(site, host)
+
+
+@pytest.mark.parametrize("read", [look, look_inline], ids=lambda it: it.__name__)
+@pytest.mark.parametrize(("name", "code"), [("nobody", "secret_unknown"), ("down", "secret_unavailable")])
+def test_a_name_without_a_value_fails_with_proof_that_nothing_ran(
+    site: Site, name: str, code: str, read: Any
+) -> None:
+    host = site.open(
+        [call(read.__name__, {"token": f"secret://{name}"}), say("done")], [read], secrets=asked_by_name
+    )
+    run_id = host.start()
+    host.settle()
+    host.advance(60_000)
+    assert host.rest(run_id).completed
+    assert USED == []
+    executed = site.of(run_id, e.CallExecuted)
+    assert {(it.outcome, it.code) for it in executed} == {("failed", code)}
+    assert len(executed) == (1 if code == "secret_unknown" else 3)
+    assert CANARY not in seen(site, host)
+
+
+def test_an_effect_without_its_secret_is_failed_and_its_key_is_free(site: Site) -> None:
+    host = site.open(
+        [call("charge", {"order": "1", "token": "secret://nobody"}), say("done")],
+        [charge],
+        secrets=asked_by_name,
+    )
+    run_id = host.start()
+    (waiting,) = host.rest(run_id).approvals
+    host.rt.approve(run_id, waiting.approval_id, by="boss")
+    assert host.rest(run_id).completed
+    assert USED == []
+    (executed,) = site.of(run_id, e.CallExecuted)
+    assert (executed.outcome, executed.code) == ("failed", "secret_unknown")  # without proof it were unknown
+
+
+@pytest.mark.parametrize("token", ["hunter2", "secret://", "secret://no such name", ""])
+def test_a_secret_argument_takes_a_reference_and_nothing_else(site: Site, token: str) -> None:
+    host = site.open([call("look", {"token": token}), say("done")], [look], secrets={"billing": CANARY})
+    run_id = host.run().run_id
+    assert USED == []
+    (rejected,) = site.of(run_id, e.CallRejected)
+    assert (rejected.code, rejected.path) == ("secret_in_argument", "$.token")
+    if token:
+        assert token not in repr(site.of(run_id, e.CallProposed))
+
+
+def test_a_reference_in_an_argument_that_takes_none_is_plain_text(site: Site) -> None:
+    host = site.open(
+        [call("observed", {"name": "secret://billing"}), say("done")], [observed], secrets={"billing": CANARY}
+    )
+    run_id = host.run().run_id
+    (executed,) = site.of(run_id, e.CallExecuted)
+    assert executed.result == b'"secret://billing [redacted:billing]"'
+
+
+def test_a_resolver_may_block_it_is_asked_beside_the_loop(site: Site) -> None:
+    asked_on: list[int] = []
+
+    def source(name: str) -> str:
+        asked_on.append(threading.get_ident())
+        return CANARY
+
+    host = site.open([call("look", {"token": "secret://billing"}), say("done")], [look], secrets=source)
+    host.run()
+
+    async def here() -> int:
+        return threading.get_ident()
+
+    (thread,) = asked_on
+    assert thread != host.on_loop(here())
+
+
+def test_a_value_that_changes_is_taken_out_under_each_of_its_forms(site: Site) -> None:
+    fresh = itertools.cycle(["first-token-1", "second-token-2"])
+
+    def newest(name: str) -> str:
+        return next(fresh)
+
+    host = site.open(
+        [
+            call("look_inline", {"token": "secret://billing"}),
+            call("look", {"token": "secret://billing"}),
+            say("done"),
+        ],
+        [look, look_inline],
+        secrets=newest,
+    )
+    host.run()
+    assert USED == ["first-token-1", "second-token-2"]
+    host.run("first-token-1 or second-token-2?")
+    for token in ("first-token-1", "second-token-2"):
+        assert token not in seen(site, host)
+
+
+def test_nothing_that_holds_secrets_shows_them() -> None:
+    source = {"billing": CANARY}
+    application = Application(
+        model=ScriptedModel([]), limits=Limits(cost="1"), tools=[look], redact=REDACT, secrets=source
+    )
+    settings = settings_of(REDACT, source, Toolbox([look]))
+    assert settings is not None
+    secrets = Secrets(settings)
+    for held in (REDACT, application, settings, secrets, secrets.redactor, {"all": [settings, secrets]}):
+        assert CANARY not in repr(held)
+
+
+def test_a_tool_that_takes_references_needs_somebody_to_resolve_them(site: Site) -> None:
+    with pytest.raises(DeclarationError) as refused:
+        site.open([say("done")], [look])
+    assert (refused.value.code, refused.value.path) == ("secrets_missing", "look")
+
+
+@pytest.mark.parametrize(("names", "code"), [(("nobody",), "secret_unknown"), (("number",), "secret_type")])
+def test_secret_arguments_are_texts_of_the_tool(names: tuple[str, ...], code: str) -> None:
+    with pytest.raises(DeclarationError) as refused:
+
+        @tool(risk="read", secret_arguments=names)
+        def wrong_kind(number: int) -> int:
+            """Takes no text."""
+            return number
+
+    assert refused.value.code == code
+
+
+def test_a_guardrails_code_is_recorded_without_it(site: Site) -> None:
+    rails = Guardrails(
+        call=lambda question: GuardrailDecision(answer="deny", code=f"x{CANARY}"), revision="1"
+    )
+    host = site.open(
+        [call("nested", {"name": "a"}), say("done")], [nested], redact=REDACT, policy=Policy(guardrails=rails)
+    )
+    run_id = host.run().run_id
+    (rejected,) = site.of(run_id, e.CallRejected)
+    assert rejected.code == f"x{MARK}"
+    assert CANARY not in seen(site, host)
