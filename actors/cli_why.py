@@ -23,6 +23,7 @@ async def why(session: Session, run_id: str) -> int:
     """How a run stopped or on whom it waits, where it first left the straight path, and what to type next."""
     from ..eventstore.forensics import why as find_out
     from ..eventstore.reading import read_run
+    from ..eventstore.unknown_below import still_unknown
     from .cli_reading import code_of, damage_view, say_damage
     from .cli_standing import standing_of
 
@@ -31,6 +32,8 @@ async def why(session: Session, run_id: str) -> int:
     state = read.whole()
     now_ms = session.store.now_ms()
     found = find_out(state, read.records, now_ms)
+    if found.unknown_below:
+        found = replace(found, unknown_below=await still_unknown(session.store, state))
     stands = await standing_of(session.store, read.row, state)
     if read.damage:
         # Nothing can be done with it but reading, so nothing is proposed.
@@ -90,6 +93,9 @@ def print_why(out: Output, found: Why, now_ms: int, *, store: str = "") -> None:
     for effect in found.unknown_effects:
         who = "a person must settle it" if effect.for_person else "being found out"
         out.line(f"Unknown effect: {safe_text(effect.call)} {safe_text(effect.tool)}, {who}")
+    for one in found.unknown_below:
+        what = f"{safe_text(one.call)} {safe_text(one.tool)}" if one.call else "nobody knows what it did"
+        out.line(f"Unknown below: {what}, in run {safe_text(one.run)}")
     used = [row for row in found.spend if row.spent or row.reserved]
     if used:
         out.line(

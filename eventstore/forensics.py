@@ -13,6 +13,7 @@ import msgspec
 
 from ..runtime.budget import UNLIMITED
 from ..runtime.effects import needs_person
+from ..runtime.events import UnknownBelow
 from ..runtime.orders import shown_phase, wake_at_ms
 from ..runtime.state import METERED, CallState, State
 from .codec import Recorded
@@ -67,7 +68,8 @@ class Spend(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Why(msgspec.Struct, frozen=True, kw_only=True):
-    """How a run stopped, or on whom it waits. ``deviations`` holds the first of each class, oldest first."""
+    """How a run stopped, or on whom it waits. ``deviations`` holds the first of each class, oldest first. ``unknown_below``:
+    of ended runs below, as of their end."""
 
     run_id: str
     status: str
@@ -79,6 +81,7 @@ class Why(msgspec.Struct, frozen=True, kw_only=True):
     waits: tuple[Wait, ...]
     deviations: tuple[Deviation, ...]
     unknown_effects: tuple[UnknownEffect, ...]
+    unknown_below: tuple[UnknownBelow, ...]
     spend: tuple[Spend, ...]
     next_commands: tuple[str, ...]
 
@@ -118,6 +121,7 @@ def why(state: State, records: Sequence[Recorded], now_ms: int | None = None) ->
         waits=waits,
         deviations=deviations(records),
         unknown_effects=unknown,
+        unknown_below=state.unknown_below,
         spend=spend(state),
         next_commands=tuple(
             next_commands(

@@ -15,7 +15,9 @@ from tests.decider.spec import call as proposal
 from tests.stepped_runtime import Site, by_run
 from tests.written_runs import WrittenRun, asking, pins_for, unknown
 
+from boundloop.actors.client import Runtime
 from boundloop.adapters.script import call, cut, say
+from boundloop.adapters.scripted import ScriptedModel
 from boundloop.eventstore.inbox import Inbox, InboxRow, Kind, gather_inbox, inbox_rows
 from boundloop.eventstore.port import EventStore
 from boundloop.runtime import events as e
@@ -229,6 +231,20 @@ def test_a_program_reads_the_inbox_too(site: Site) -> None:
 
 
 # --- from another shell ----------------------------------------------------------------------------------------------
+
+
+def test_why_names_what_is_unknown_below_until_it_is_settled(cli: CommandLine) -> None:
+    script = by_run([call("payer", {"input": "pay"}), cut("so f")], [call("pay", {"order": "1"})])
+    with Runtime(store=cli.url, model=ScriptedModel(script), tools=[pay, PAYER]) as rt:
+        waiting = rt.run_sync("go", run_id="r1", tools=["payer"], limits=ALLOWED)
+        child = waiting.unknown_effects[0].partition("/")[0]
+        rt.cancel(child)
+        assert rt.wait("r1", 30).reason == "truncated"
+    assert f"Unknown below: c1.0 pay, in run {child}\n" in cli("why", "r1").out
+    assert f"  unknown    pay, call c1.0 of run {child}\n" in cli("inbox", "--kind", "stop").out
+    assert cli("call", "resolve", child, "c1.0", "--absent").code == 0
+    assert "Unknown below" not in cli("why", "r1").out
+    assert cli("inbox", "--kind", "unknown", "-o", "json").value == []
 
 
 async def one_of_each(store: EventStore) -> None:
