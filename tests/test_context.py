@@ -95,10 +95,10 @@ def test_a_handle_that_is_not_this_runs_is_answered_as_one_that_never_was(site: 
 
 def test_a_read_that_is_lost_with_its_host_is_done_again(site: Site) -> None:
     host = site.open([call("read_document"), *[reads_on_to_the_end] * 20], [read_document])
-    run_id = host.start()
     host.line.cut_at(
         lambda events: any(isinstance(it, e.CallExecuted) and it.call == "c2.0" for it in events), before=True
     )
+    run_id = host.start()
     host.settle()
     host.crash()
     after = site.after_crash(host, [read_document])
@@ -205,8 +205,8 @@ def test_a_long_run_goes_on_in_a_small_context_and_every_request_comes_out_of_th
 @pytest.mark.parametrize("before", [True, False])
 def test_a_host_that_dies_at_a_compaction_leaves_nothing_behind(site: Site, before: bool) -> None:
     host = site.open(measuring(20), [measure])
-    run_id = host.start(limits=TIGHT)
     host.line.cut_at(has(e.ContextCompacted), before=before)
+    run_id = host.start(limits=TIGHT)
     host.settle()
     host.crash()
     after = site.after_crash(host, [measure])
