@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 PREFIXES: Final = 10
 """How many prefixes of each log are compared with a fold from nothing, at the end and when its host dies."""
 
+CANCEL_MS_MAX: Final = 90_000
+"""A cancelled run waits for what is out, at most its validity and the margin, and asks its far side at most five times."""
+
 PREFIX_EVERY: Final = 3
 """Every so many appends of a run its state is kept, as a digest, for that."""
 
@@ -74,7 +77,9 @@ class RunWatch:
         self.last_response: e.ModelResponded | None = None
         self.last_tag = ""
         self.cancelled = False
+        self.cancelled_ms = 0
         self.ended = False
+        self.ended_ms = 0
         self.appends: list[tuple[int, int, bytes]] = []
         self.acknowledged: list[tuple[int, int, bytes]] = []
         self.requests = 0
@@ -209,10 +214,12 @@ class Judge:
                 self._all_bound(watch, "a model request")
             case e.RunTerminated():
                 watch.ended = True
+                watch.ended_ms = self._world.loop_ms()
                 self._all_bound(watch, "the end")
                 self._judge_end(watch, event)
             case e.CancelRequested():
                 watch.cancelled = True
+                watch.cancelled_ms = self._world.loop_ms()
             case e.ModelResponded():
                 watch.last_response = event
             case e.CallStarted():
@@ -389,6 +396,19 @@ class Judge:
             approval = watch.yes.get(request.call, "")
             if not self._world.people.said_yes(approval, request.arguments):
                 self.broken("I5", f"{name}: no person approved {request.arguments}")
+
+    def cancels(self, calm_ms: int) -> None:
+        """At rest: a cancelled run and all below it ended soon, counted from the last fault if that came later."""
+        for run_id, watch in self.runs.items():
+            above = watch
+            while not above.cancelled and above.state.parent_run in self.runs:
+                above = self.runs[above.state.parent_run]
+            if not above.cancelled:
+                continue
+            took_ms = watch.ended_ms - max(above.cancelled_ms, calm_ms)
+            if not watch.ended or took_ms > CANCEL_MS_MAX:
+                took = f"ended {took_ms} ms later" if watch.ended else "doesn't end"
+                self.broken("I8", f"{above.state.run_id} was cancelled and {run_id} {took}")
 
     # --- folds from nothing, and the end -----------------------------------------------------------------------------
 
