@@ -81,6 +81,10 @@ class SimExecutors:
             if strike.kind == "crash_at_query":
                 world.crash(self._host)
                 await asyncio.get_running_loop().create_future()
+            if strike.kind == "query_late":
+                answer = await ask_far_side(spec, key)
+                await passed(strike.size / 100)
+                return answer
             return unknown("timeout")
         return await ask_far_side(spec, key)
 

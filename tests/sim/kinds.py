@@ -56,6 +56,7 @@ KINDS: Final[dict[str, Kind]] = {
     "clock_forward": Kind("time", 3, "the store's clock is set forward"),
     "clock_back": Kind("time", 3, "the store's clock is set back"),
     "definition_changed": Kind("time", 3, "a host is replaced by one with other definitions"),
+    "resource_changed": Kind("time", 4, "what was previewed has another version now"),
     "policy_changed": Kind("time", 2, "a host is replaced by one with another policy"),
     "kill_switch": Kind("time", 2, "a switch is turned on, and off again later"),
     "late_signal": Kind("time", 2, "what became ready is told seconds late from here on"),
@@ -75,6 +76,7 @@ KINDS: Final[dict[str, Kind]] = {
     "tool_refuses": Kind("dispatch", 3, "the tool refuses, with proof that nothing took effect"),
     "output_invalid": Kind("dispatch", 3, "it takes effect and its result isn't what the tool declares"),
     "query_fails": Kind("query", 11, "the far side can't say"),
+    "query_late": Kind("query", 8, "the far side's answer comes seconds after it was true"),
     "crash_at_query": Kind("query", 10, "the host dies while it asks the far side"),
     # --- the application's checks ---
     "check_unknown": Kind("check", 4, "a check gives no answer"),

@@ -73,6 +73,8 @@ class RunWatch:
         self.arguments: dict[str, bytes] = {}
         self.keys: dict[str, str] = {}
         self.yes: dict[str, str] = {}
+        self.expiries: dict[str, int] = {}
+        self.resumed_epoch = 0
         self.succeeded: dict[str, int] = {}
         self.last_response: e.ModelResponded | None = None
         self.last_tag = ""
@@ -173,6 +175,10 @@ class Judge:
         if call is not None:
             self.walked.add(("call", call.phase, tag))
         self._before(watch, event)
+        if isinstance(event, e.CallStarted) and at_ms >= watch.expiries.get(
+            watch.yes.get(event.call, ""), at_ms + 1
+        ):
+            raise Broken("I5", f"{event.call} starts after its approval expired")
         evolve(state, event, at_ms)
         watch.log.append((event, at_ms))
         watch.last_tag = tag
@@ -241,6 +247,14 @@ class Judge:
                     raise Broken("I5", f"{event.call}: nobody answered {said!r}")
             case e.ChildSettled():
                 watch.tainted = watch.tainted or any(source.declared for source in event.tainted_by)
+            case e.RunResumed() if event.host:
+                if event.epoch <= watch.resumed_epoch:
+                    raise Broken("I3", f"epoch {event.epoch} is opened after {watch.resumed_epoch}")
+                watch.resumed_epoch = event.epoch
+            case e.ApprovalRequested():
+                if event.approval_id in watch.expiries:
+                    raise Broken("I5", f"{event.approval_id} asks for a second decision")
+                watch.expiries[event.approval_id] = event.expires_at_ms
             case e.ApprovalDecided():
                 if event.decision == "approve":
                     watch.yes[event.call] = event.approval_id

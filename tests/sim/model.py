@@ -27,7 +27,7 @@ USAGE: Final = Usage(120, 24)
 EXTRA_TURNS: Final = 3
 """Turns beyond its script in which it still tries for the evidence that its goal asks for."""
 
-_EFFECTS: Final = ("book", "book", "tag", "pay", "refund", "refund", "letter")
+_EFFECTS: Final = ("book", "book", "tag", "pay", "refund", "refund", "letter", "note")
 _READS: Final = ("look", "look", "audit", "audit", "audit", "mail", "ask_user")
 _SAFE: Final = ("book", "tag", "pay")
 _AGENTS: Final = ("clerk", "helper", "team")
@@ -178,6 +178,8 @@ def _call(chance: Random, name: str, number: int) -> ProposedCall:
             arguments = {"order_id": order, "cents": 3, "reason": chance.choice(("late", "broken", "asked"))}
         case "letter":
             arguments = {"to": f"P{chance.randrange(4)}"}
+        case "note":
+            arguments = {"text": order}
         case "ask_user":
             arguments = {"question": f"and {order}?"}
             if chance.random() < 0.5:

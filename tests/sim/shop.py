@@ -38,6 +38,7 @@ class Onstage(Protocol):
     """What the application's code sees of the world that it runs in."""
 
     far_side: FarSide
+    version: str
 
     def checked(self, tool: str) -> bool | str | None:
         """The answer of a semantic check; may raise."""
@@ -77,7 +78,7 @@ def _preview(arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 def _version_of(arguments: dict[str, Any]) -> str:
-    return "v1"
+    return STAGE.here().version
 
 
 async def _query(key: str) -> Applied | Absent:
@@ -166,7 +167,12 @@ def _tools(variant: str) -> list[Any]:
         """Post a letter. The post office answers no questions."""
         return STAGE.here().far_side.act("letter", "none", ctx, {"to": to}, _told("posted", to))  # type: ignore[return-value]  # as JSON
 
-    return [look, audit, mail, book, tag, refund, pay, letter, ask_user]
+    @tool(risk="write", key="call", far_side="none", timeout_ms=TIMEOUT_MS)
+    async def note(text: str, ctx: ToolContext) -> Told:
+        """Write something down: each time it is another line."""
+        return STAGE.here().far_side.act("note", "none", ctx, {"text": text}, _told("noted", text))  # type: ignore[return-value]  # as JSON
+
+    return [note, look, audit, mail, book, tag, refund, pay, letter, ask_user]
 
 
 def _agents() -> list[Any]:
@@ -181,7 +187,7 @@ def _agents() -> list[Any]:
         name="helper",
         description="Does several things, with help.",
         system="helper",
-        tools=("look", "mail", "book", "tag", "refund", "letter", "clerk", "ask_user"),
+        tools=("look", "mail", "book", "tag", "refund", "letter", "note", "clerk", "ask_user"),
     )
     patient = agent(
         name="patient",

@@ -107,6 +107,7 @@ class World:
         self._clock_off_ms = 0
         self._signals_late_ms = 0
         self._variant = VARIANTS[0]
+        self.version = "v1"
         self._revision = "p1"
         self._hosts_made = 0
         self._epochs = Epochs()
@@ -497,6 +498,8 @@ class World:
                 self._clock_off_ms -= strike.size * 20
             case "late_signal":
                 self._signals_late_ms = 50 + strike.size * 4
+            case "resource_changed":
+                self.version = f"v{strike.size}"
             case "kill_switch":
                 self._kill_switch(strike)
             case "cancel" | "cancel_storm" | "limits_raised" | "message":
