@@ -16,6 +16,7 @@ from ..runtime.errors import ToolError
 from ..runtime.foreign_text import bounded_code, bounded_text
 from ..runtime.policy import Policy, PolicyAnswer, PolicyDecision, PolicyQuestion
 from ..runtime.redaction import Redactor
+from ..runtime.tool_cost import PRICE_MICROS_MAX
 
 VERSION_CHARS_MAX: Final = 256
 _BARE: Final = {name: PolicyDecision(answer=name) for name in get_args(PolicyAnswer)}
@@ -92,6 +93,17 @@ def _bare(answer: object) -> PolicyDecision:
     if inspect.isawaitable(answer):
         _drop(answer)
     return _NO_ANSWER
+
+
+def price_answer(price: Callable[..., Any], arguments: dict[str, JSON]) -> int | None:
+    """What a tool's price says in micro-units; None for anything that is no price."""
+    try:
+        answer = price(arguments)
+    except BaseException:
+        return None
+    if inspect.isawaitable(answer):
+        _drop(answer)
+    return answer if type(answer) is int and 0 <= answer <= PRICE_MICROS_MAX else None
 
 
 def version_answer(answer: object, redactor: Redactor | None = None) -> str:

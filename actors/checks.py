@@ -198,6 +198,7 @@ class Pass:
             contract_kept=spec is not None and contract_kept(self._definition, spec.definition),
             policy_revision=self._gate.policy.revision,
             preview=came.preview,
+            price_micros=came.price_micros,
             resource_version=came.resource_version,
         )
 

@@ -53,6 +53,7 @@ class ToolContext:
     """
 
     __slots__ = (
+        "_spent_micros",
         "_valid_until",
         "as_of",
         "attempt",
@@ -91,6 +92,7 @@ class ToolContext:
         self.tenant = tenant
         self.principal = principal
         self.key = key
+        self._spent_micros: int | None = None
         self.as_of = as_of
         self.same_version = same_version
         self.resource_version = resource_version
@@ -102,3 +104,15 @@ class ToolContext:
     def remaining_s(self) -> float:
         """Seconds that this attempt has left, by this process's monotonic clock; never below 0."""
         return max(0.0, self._valid_until - time.monotonic())
+
+    def spent(self, micros: int) -> None:
+        """Say what this attempt has cost beside what was said before, in micro-units of the run's currency. The sum settles what
+        was set aside for it, above or below. Raises ``ValueError`` for less than nothing and for what is no int."""
+        if type(micros) is not int or micros < 0:
+            raise ValueError("a cost is a whole number of micro-units, not below 0")
+        self._spent_micros = (self._spent_micros or 0) + micros
+
+    @property
+    def spent_micros(self) -> int | None:
+        """What was said so far; None if nothing was."""
+        return self._spent_micros

@@ -188,6 +188,7 @@ def not_dispatched(call: str, attempt: int, code: str) -> Executed:
         safe_message="the call was not dispatched",
         retryable=code not in _FINAL_REFUSALS,
         no_effect=True,
+        spent_micros=0,
     )
 
 

@@ -13,6 +13,8 @@ import threading
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Final, Protocol
 
+import msgspec
+
 from ..runtime.canonical import JSON
 from ..runtime.events import RungVerdict
 from ..runtime.policy import Policy
@@ -45,11 +47,11 @@ class Dispatch:
     """
 
     __slots__ = (
+        "_deliver",
         "arguments",
         "begun",
         "call",
         "context",
-        "deliver",
         "epoch",
         "keywords",
         "redactor",
@@ -81,9 +83,20 @@ class Dispatch:
         self.epoch = epoch
         self.valid_ms = valid_ms
         self.view_bytes_max = view_bytes_max
-        self.deliver = deliver
+        self._deliver = deliver
         self.started_s = 0.0
         self.begun = False
+
+    def deliver(self, report: Report) -> None:
+        """Hand a report in, with what the attempt said that it cost."""
+        self._deliver(self.with_cost(report))
+
+    def with_cost(self, report: Report) -> Report:
+        """The report with what the tool said by ``ctx.spent``, where its code ran in this process."""
+        spent = self.context.spent_micros
+        if spent is not None and report.executed.spent_micros is None:
+            report.executed = msgspec.structs.replace(report.executed, spent_micros=spent)
+        return report
 
     def refuse(self, code: str) -> None:
         """Report that the tool's code never ran."""

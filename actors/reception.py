@@ -158,7 +158,7 @@ def run_here(dispatch: Dispatch) -> Report:
     try:
         value = spec.handler(**dispatch.keywords)
     except BaseException as error:  # noqa: BLE001  an exit or an interrupt of a tool's is its outcome too
-        return execution.failure(
+        failure = execution.failure(
             spec,
             dispatch.call,
             context.attempt,
@@ -166,22 +166,24 @@ def run_here(dispatch: Dispatch) -> Report:
             duration_ms=_since(dispatch),
             redactor=dispatch.redactor,
         )
-    return execution.succeeded(
-        spec,
-        dispatch.call,
-        context.attempt,
-        value,
-        view_bytes_max=dispatch.view_bytes_max,
-        duration_ms=_since(dispatch),
-        redactor=dispatch.redactor,
+        return dispatch.with_cost(failure)
+    return dispatch.with_cost(
+        execution.succeeded(
+            spec,
+            dispatch.call,
+            context.attempt,
+            value,
+            view_bytes_max=dispatch.view_bytes_max,
+            duration_ms=_since(dispatch),
+            redactor=dispatch.redactor,
+        )
     )
 
 
 def overdue(dispatch: Dispatch) -> Report:
     """It runs, and its time is over."""
-    return Report(
-        execution.timed_out(dispatch.spec, dispatch.call, dispatch.context.attempt, _since(dispatch))
-    )
+    late = execution.timed_out(dispatch.spec, dispatch.call, dispatch.context.attempt, _since(dispatch))
+    return dispatch.with_cost(Report(late))
 
 
 def _since(dispatch: Dispatch) -> int:

@@ -22,7 +22,14 @@ from ..runtime.policy import Policy, PolicyQuestion
 from ..runtime.redaction import Redactor
 from ..runtime.taint import AfterUntrusted, Sources, TaintSource, counted
 from ..runtime.tool_spec import ToolSpec
-from .application_answers import answered, check_answer, permission_set, policy_answer, version_answer
+from .application_answers import (
+    answered,
+    check_answer,
+    permission_set,
+    policy_answer,
+    price_answer,
+    version_answer,
+)
 from .guarding import GuardAsked, judged
 
 CHECK_TIMEOUT_S: Final = 10.0
@@ -75,6 +82,7 @@ class RungsAnswered(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     ask: bool = False
     preview: bytes | None = None
     resource_version: str = ""
+    price_micros: int | None = None
 
     @property
     def refused(self) -> bool:
@@ -85,7 +93,7 @@ class RungsAnswered(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 class Rungs:
     """One pass over the rungs of a call whose tool is here. Holds nothing of the run, which may go on meanwhile."""
 
-    __slots__ = ("_permissions_of", "_policy", "_redactor", "asked", "spec", "tainted_by")
+    __slots__ = ("_permissions_of", "_policy", "_price_micros", "_redactor", "asked", "spec", "tainted_by")
 
     def __init__(
         self,
@@ -99,6 +107,7 @@ class Rungs:
         self.spec = spec
         self._policy = policy
         self._permissions_of = permissions_of
+        self._price_micros: int | None = None
         self.tainted_by: Sources = counted(asked.untrusted, policy.taint) if asked.untrusted else ()
         self._redactor = redactor
 
@@ -125,7 +134,12 @@ class Rungs:
             if failure is not None:
                 verdicts.append(failure)
         return RungsAnswered(
-            verdicts=tuple(verdicts), terminal=terminal, ask=ask, preview=preview, resource_version=version
+            verdicts=tuple(verdicts),
+            terminal=terminal,
+            ask=ask,
+            preview=preview,
+            resource_version=version,
+            price_micros=self._price_micros,
         )
 
     def unanswered(self, code: str) -> RungsAnswered:
@@ -146,6 +160,8 @@ class Rungs:
             rungs.append(self._guardrail)
         if self.tainted_by:
             rungs.append(self._taint)
+        if self.spec.price is not None:
+            rungs.append(self._price)
         if self.asked.acts and switched_off is not None:
             rungs.append(lambda: switch_verdict(switched_off()))
         return rungs
@@ -217,6 +233,16 @@ class Rungs:
             answer = policy.taint.answer(self.asked.risk)
         return RungVerdict("taint", answer, "tainted", policy.revision), False
 
+    def _price(self) -> tuple[RungVerdict, bool]:
+        """What an attempt with these arguments costs. No answer is an unknown price, which only a run with a cost limit is
+        refused for: so it is no verdict on the call."""
+        assert self.spec.price is not None
+        for _ in range(RECHECKS_MAX):
+            self._price_micros = price_answer(self.spec.price, self.asked.decoded())
+            if self._price_micros is not None:
+                break
+        return RungVerdict("price", "allow"), False
+
     def _preview(self) -> tuple[bytes | None, str, RungVerdict | None]:
         """The immutable preview from the real arguments, and the version of the resource that it shows."""
         spec, asked = self.spec, self.asked
@@ -224,7 +250,7 @@ class Rungs:
             "tool": asked.tool,
             "risk": asked.risk,
             "arguments": asked.decoded(),
-            "cost_micros": asked.cost_micros,
+            "cost_micros": asked.cost_micros if self._price_micros is None else self._price_micros,
         }
         if self.tainted_by:
             shown["tainted_by"] = [

@@ -21,6 +21,7 @@ from .results import bind_error, bind_executed
 from .stages import enter_next
 from .state import CallState, State
 from .stops import closing, ending, lost_if_overdue, stop
+from .tool_cost import opens_at
 from .top_ups import calls_held
 from .turns import judge, next_request, retry_due
 
@@ -112,11 +113,16 @@ def _checking_due(state: State, call: CallState, now_ms: int) -> Decision:
         short = limit_short(state, call)
         if short:
             return Decision((e.CallRejected(call.call, "limits", short, LIMIT_TEXT),))
+        opens = opens_at(state, call)
+        if opens >= state.deadline_at_ms:
+            return Decision((e.CallRejected(call.call, "limits", "rate", LIMIT_TEXT),))
+        if opens > now_ms:
+            return NOTHING
         if questions.is_question(state, call):
             return questions.ask(state, call, now_ms)
         if is_agent(state, call):
             return start_children(state, call, now_ms)
-        return start(state, call, now_ms, call.under)
+        return start(state, call, now_ms, call.under, price_micros=call.price_micros)
     return NOTHING
 
 
@@ -127,8 +133,12 @@ def _executed_due(state: State, call: CallState, now_ms: int) -> Decision:
         return NOTHING
     if limit_short(state, call) or not state.tools[call.tool].offered:
         return NOTHING if result_due(state, call) else bind_executed(state, call)
+    if now_ms < opens_at(state, call):
+        return NOTHING
     # What is checked before each dispatch is checked before this one too (``pending_orders`` asks for it).
-    return NOTHING if call.rechecked else start(state, call, now_ms, call.under)
+    return (
+        NOTHING if call.rechecked else start(state, call, now_ms, call.under, price_micros=call.price_micros)
+    )
 
 
 def _wait_for_person(state: State, now_ms: int) -> Decision:

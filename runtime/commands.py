@@ -88,6 +88,7 @@ class ChecksDone(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     resource_version: str = ""
     replay: RungVerdict | None = None
     replay_sha256: bytes = b""
+    price_micros: int | None = None
 
 
 class Guarded(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -111,7 +112,7 @@ class Executed(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     ``result`` is canonical JSON, the bounded view if ``artifact`` names the whole one. ``met`` then has the goal's
     predicates that the whole one meets, ``facts`` the declared facts that it holds, and ``values`` the
-    digests of what the run watches in it.
+    digests of what the run watches in it. ``spent_micros``: what the tool says that the attempt cost; None if it said nothing.
     """
 
     call: str
@@ -130,6 +131,7 @@ class Executed(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     source: Source | None = None
     facts: dict[str, bytes] = {}
     values: bytes | None = None
+    spent_micros: int | None = None
 
 
 class Queried(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -107,7 +107,7 @@ def changes(
             if known.offered:
                 found.append(DefinitionChange(name, None))
             continue
-        if not known.offered and known.kind == "agent" and contract_kept(known, now):
+        if not known.offered and known.kind != "tool" and contract_kept(known, now):
             found.append(DefinitionChange(name, msgspec.structs.replace(known, offered=True)))
             continue
         then = adopted(known, now)

@@ -21,6 +21,7 @@ from .limits import CALL_BACKOFF_MS, MARGIN_MS, QUERIES_MAX, QUERY_BACKOFF_MS, b
 from .observed import REFUSED_VERSION, version_refusal
 from .results import bind_error
 from .state import CallState, State
+from .tool_cost import cost_of_attempt, cost_short, opens_at, spent_of
 
 VALIDITY_LEAST_MS = 1
 LIMIT_TEXT = "a limit of this run was reached; the action was not run"
@@ -33,6 +34,7 @@ def start(
     under: e.Revisions | None,
     verdicts: tuple[e.RungVerdict, ...] = (),
     over: LedgerRow | None = None,
+    price_micros: int | None = None,
 ) -> Decision:
     """The intent of the next attempt, with its claim. The caller has checked order, limits and freshness. ``under``: of
     the last pass over the call."""
@@ -42,7 +44,7 @@ def start(
     validity = max(VALIDITY_LEAST_MS, min(definition.timeout_ms, remaining))
     valid_until = now_ms + validity
     digest = request_sha256(state, call, attempt, under)
-    event = e.CallStarted(call.call, attempt, valid_until, digest, verdicts, under)
+    event = e.CallStarted(call.call, attempt, valid_until, digest, verdicts, under, price_micros)
     return Decision((event,), claim=claim(state, call, "intent", attempt, valid_until, over))
 
 
@@ -117,6 +119,7 @@ def executed(state: State, command: Executed, now_ms: int) -> Decision:
         command.source,
         command.facts,
         command.values,
+        spent_of(call, command, outcome),
     )
     if not effect:
         return Decision((event,))
@@ -196,13 +199,13 @@ def _retry_at(state: State, call: CallState, retryable: bool, now_ms: int) -> in
     return at if at < state.deadline_at_ms else 0
 
 
-def limit_short(state: State, call: CallState) -> str:
+def limit_short(state: State, call: CallState, price_micros: int | None = None) -> str:
     """Which limit of the run stands in the way of one more attempt; empty if none does. The cost of a call isn't set
-    aside when it is admitted, so this is asked again before each start."""
+    aside when it is admitted, so this is asked again before each start. ``price_micros``: as its tool says right now."""
     if state.meters.call_attempts.free < 1:
         return "max_tool_calls"
     definition = state.tools[call.tool]
-    if state.meters.cost_micros.free < definition.cost_micros:
+    if cost_short(state, cost_of_attempt(state, call) if price_micros is None else price_micros):
         return "budget_cost"
     return child_short(state) if definition.kind == "agent" else ""
 
@@ -243,12 +246,12 @@ def needs_person(state: State, call: CallState) -> bool:
 
 def resend_due(state: State, call: CallState, now_ms: int) -> bool:
     """Whether an unknown effect is to be sent again now (after the back-off of its attempt)."""
-    return may_resend(state, call) and now_ms >= resend_at(call)
+    return may_resend(state, call) and now_ms >= resend_at(state, call)
 
 
-def resend_at(call: CallState) -> int:
-    """When an unknown effect may be sent again: the back-off counts from when it became unknown."""
-    return call.observed_at_ms + backoff_ms(CALL_BACKOFF_MS, call.attempt)
+def resend_at(state: State, call: CallState) -> int:
+    """When an unknown effect may be sent again: the back-off counts from when it became unknown, and its tool's rate holds."""
+    return max(call.observed_at_ms + backoff_ms(CALL_BACKOFF_MS, call.attempt), opens_at(state, call))
 
 
 def queried(state: State, command: Queried, now_ms: int) -> Decision:

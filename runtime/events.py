@@ -29,6 +29,7 @@ Rung = Literal[
     "policy",
     "taint",
     "guardrail",
+    "price",
     "switch",
     "limits",
     "ledger",
@@ -251,7 +252,8 @@ class CallProposed(Event, frozen=True, tag="call_proposed"):
 
 class CallValidated(Event, frozen=True, tag="call_validated"):
     """The ladder let it pass up to the approval. ``arguments`` are the canonical bytes, None if equal to the raw
-    ones. ``key`` and ``intent_sha256`` are None for reads. ``under``: None for the pinned revisions."""
+    ones. ``key`` and ``intent_sha256`` are None for reads. ``under``: None for the pinned revisions. ``price_micros``: what the
+    tool's price says of these arguments; None for a fixed cost."""
 
     call: str
     arguments: bytes | None
@@ -260,6 +262,7 @@ class CallValidated(Event, frozen=True, tag="call_validated"):
     key: bytes | None = None
     intent_sha256: bytes | None = None
     under: Revisions | None = None
+    price_micros: int | None = None
 
 
 class CallRejected(Event, frozen=True, tag="call_rejected"):
@@ -360,7 +363,7 @@ class CallWaiting(Event, frozen=True, tag="call_waiting"):
 class CallStarted(Event, frozen=True, tag="call_started"):
     """Intent: the call is dispatched under ``attempt`` after this is durable. ``valid_until_ms`` bounds the dispatch.
     ``request_sha256`` is the hash of the protected request (``binding.request_sha256``), ``under`` what it was checked
-    under last: None for the pinned revisions."""
+    under last: None for the pinned revisions. ``price_micros`` is set aside for it; None: what the definition says."""
 
     call: str
     attempt: int
@@ -368,6 +371,7 @@ class CallStarted(Event, frozen=True, tag="call_started"):
     request_sha256: bytes
     verdicts: tuple[RungVerdict, ...] = ()
     under: Revisions | None = None
+    price_micros: int | None = None
 
 
 class CallExecuted(Event, frozen=True, tag="call_executed"):
@@ -376,7 +380,8 @@ class CallExecuted(Event, frozen=True, tag="call_executed"):
     numbers of the run's predicates that the whole result meets (``goal.predicates_met``), and ``facts`` the declared facts
     that it holds (canonical JSON by name); None: ``result`` is whole.
     ``source``: None if the tool said nothing of it. ``values``: of a large result, the digests of what the run's declarations
-    watch in the whole of it (``provenance.Watched``), one behind the other."""
+    watch in the whole of it (``provenance.Watched``), one behind the other. ``spent_micros`` settles what was set aside; None:
+    all of it was spent."""
 
     call: str
     attempt: int
@@ -395,6 +400,7 @@ class CallExecuted(Event, frozen=True, tag="call_executed"):
     source: Source | None = None
     facts: dict[str, bytes] = {}
     values: bytes | None = None
+    spent_micros: int | None = None
 
 
 class CallReconciled(Event, frozen=True, tag="call_reconciled"):

@@ -394,6 +394,7 @@ def _call_validated(state: State, event: e.CallValidated, at_ms: int) -> None:
     call.intent_sha256 = event.intent_sha256
     call.checked_seq = state.seq + 1
     call.under = event.under
+    call.price_micros = event.price_micros
     state.meters.tool_calls.reserve(1)
     state.calls_each[call.tool] = state.calls_each.get(call.tool, 0) + 1
     state.counters.invalid_streak = 0
@@ -553,7 +554,8 @@ def _call_waiting(state: State, event: e.CallWaiting, at_ms: int) -> None:
 
 def _call_started(state: State, event: e.CallStarted, at_ms: int) -> None:
     call = _call(state, event.call, "call_started")
-    cost = state.tools[call.tool].cost_micros
+    definition = state.tools[call.tool]
+    cost = definition.cost_micros if event.price_micros is None else event.price_micros
     first = call.attempt == 0
     call.phase = next_call_phase(call.phase, "call_started")
     meters = state.meters
@@ -561,7 +563,11 @@ def _call_started(state: State, event: e.CallStarted, at_ms: int) -> None:
         meters.tool_calls.settle(1, 1)
     meters.call_attempts.spend(1)
     if cost:
-        meters.cost_micros.spend(cost)
+        meters.cost_micros.reserve(cost)
+        call.reserved_micros = cost
+    call.price_micros = event.price_micros
+    if definition.rate is not None:
+        state.starts[call.tool] = [*state.starts.get(call.tool, ()), at_ms][-definition.rate[0] :]
     call.attempt = event.attempt
     call.attempt_epoch = state.epoch
     call.started_at_ms = at_ms
@@ -577,6 +583,10 @@ def _call_executed(state: State, event: e.CallExecuted, at_ms: int) -> None:
     call = _call(state, event.call, "call_executed")
     unknown = event.outcome == "unknown"
     call.phase = next_call_phase(call.phase, "call_executed", "reconciling" if unknown else "executed")
+    if call.reserved_micros or event.spent_micros:
+        spent = call.reserved_micros if event.spent_micros is None else event.spent_micros
+        state.meters.cost_micros.settle(call.reserved_micros, spent)
+        call.reserved_micros = 0
     call.outcome, call.code, call.safe_message = event.outcome, event.code, event.safe_message
     call.retryable, call.retry_at_ms = event.retryable, event.retry_at_ms
     call.result, call.result_sha256 = event.result, event.result_sha256

@@ -52,7 +52,7 @@ def _check_reservations(state: State) -> None:
         "input_tokens": state.reserved_input,
         "output_tokens": state.reserved_output,
         "total_tokens": tokens,
-        "cost_micros": state.reserved_cost,
+        "cost_micros": state.reserved_cost + sum(call.reserved_micros for call in state.calls.values()),
         "tool_calls": sum(_is_admitted(call) for call in state.calls.values()),
     }
     if tokens and not requested:

@@ -28,6 +28,7 @@ from .refusal import NOT_AVAILABLE, REFUSAL_TEXT, first_refusal
 from .state import CallState, State
 from .stops import ending
 from .strict_json import parse_object
+from .tool_cost import price_refusal
 from .values_seen import first_invented, not_seen_text
 
 WITHHELD = (
@@ -108,20 +109,24 @@ def checks_done(state: State, command: ChecksDone, now_ms: int) -> Decision:
         # Siblings may be running, so the run stops after the turn (the fold notes it) and not in its middle.
         code = "definition_changed"
         return Decision((e.CallRejected(call.call, "definition", code, REFUSAL_TEXT["definition"]),))
-    rejection = first_refusal(call, command) or _over_limits(state, call)
+    rejection = (
+        first_refusal(call, command)
+        or price_refusal(state, call, command)
+        or _over_limits(state, call, command.price_micros)
+    )
     if rejection is not None:
         return Decision((rejection,))
     return _admitted(state, call, command.admitted, command, now_ms)
 
 
-def _over_limits(state: State, call: CallState) -> e.CallRejected | None:
+def _over_limits(state: State, call: CallState, price_micros: int | None) -> e.CallRejected | None:
     each = state.limits.tool_calls_each.get(call.tool)
     if state.meters.tool_calls.free < 1:
         code = "max_tool_calls"
     elif each is not None and state.calls_each.get(call.tool, 0) >= each:
         code = "tool_calls_each"
     else:
-        code = limit_short(state, call) or _price_unknown(state, call)
+        code = limit_short(state, call, price_micros) or _price_unknown(state, call)
     if not code:
         return None
     return e.CallRejected(call.call, "limits", code, REFUSAL_TEXT["limits"])
@@ -145,6 +150,7 @@ def _admitted(
         admitted.key,
         admitted.intent_sha256,
         revisions_now(state, call, command),
+        command.price_micros,
     )
     validated = msgspec.structs.replace(
         call,
@@ -153,6 +159,7 @@ def _admitted(
         args_sha256=admitted.args_sha256,
         key=admitted.key,
         intent_sha256=admitted.intent_sha256,
+        price_micros=command.price_micros,
     )
     then = by_row(state, validated, command.row, command)
     if then is None:

@@ -14,6 +14,7 @@ from .agent_reach import tools_of
 from .budget import child_grant, child_shares
 from .limits import CEILING, LimitValues
 from .state import EACH, METERED, State
+from .tool_cost import cost_of_attempt
 from .transitions import CallPhase
 
 _WITHOUT_TOOLS: Final = frozenset({"tool_calls", "call_attempts", "children"})
@@ -29,7 +30,7 @@ def needed_to_start(state: State, phases: Collection[CallPhase]) -> dict[str, in
             continue
         needed["tool_calls"] += call.phase == "proposed"
         needed["call_attempts"] += 1
-        needed["cost_micros"] += definition.cost_micros
+        needed["cost_micros"] += cost_of_attempt(state, call)
         needed["children"] += definition.kind == "agent"
     return needed
 

@@ -17,6 +17,7 @@ from .limits import MARGIN_MS
 from .order import may_start
 from .state import CallState, State
 from .stops import child_overdue_at, ending, ends_children, may_query
+from .tool_cost import opens_at
 from .top_ups import Short, calls_held, calls_short, may_ask
 from .turns import answer_due, next_request_short
 
@@ -166,7 +167,7 @@ def _order(state: State, call: CallState, now_ms: int, closing: bool) -> Order |
             if not closing:
                 return RunChecks(call.call, 0, False)
         case "checking":
-            if not closing and call.rechecked and may_start(state, call):
+            if not closing and call.rechecked and may_start(state, call) and opens_at(state, call) <= now_ms:
                 return RunChecks(call.call, call.attempt, True)
         case "executed":
             due = call.outcome == "failed" and 0 < call.retry_at_ms <= now_ms
@@ -174,6 +175,7 @@ def _order(state: State, call: CallState, now_ms: int, closing: bool) -> Order |
             over = call.outcome == "succeeded" or not call.retry_at_ms or stuck
             if not closing and over and result_due(state, call):
                 return GuardResult(call.call)
+            due = due and opens_at(state, call) <= now_ms
             if not closing and due and call.rechecked:
                 return RunChecks(call.call, call.attempt, True)
         case "reconciling":
@@ -181,7 +183,7 @@ def _order(state: State, call: CallState, now_ms: int, closing: bool) -> Order |
         case "waiting_key":
             # The checks read the key's row again. A driver runs them when the call began to wait and whenever the
             # store says that the row changed, not in a loop.
-            if not closing and may_start(state, call):
+            if not closing and may_start(state, call) and opens_at(state, call) <= now_ms:
                 return RunChecks(call.call, call.attempt, True)
         case _:
             pass
@@ -247,7 +249,12 @@ def _timers(state: State) -> Iterator[int]:
 
 
 def _call_wakes_at(state: State, call: CallState) -> int | None:
+    opens = opens_at(state, call) if state.starts else 0
+    opens = opens if opens > state.at_ms else 0
     approval = call.approval
+    if opens and call.phase in ("checking", "waiting_key") and may_start(state, call):
+        approved = approval is not None and approval.decision == "approve" and call.phase == "checking"
+        return min(opens, approval.expires_at_ms) if approval is not None and approved else opens
     if (
         approval is not None
         and call.phase in ("waiting_approval", "checking")
@@ -257,13 +264,13 @@ def _call_wakes_at(state: State, call: CallState) -> int | None:
     if call.phase == "waiting_answer" and call.question is not None:
         return call.question.expires_at_ms
     if call.phase == "executed" and call.retry_at_ms:
-        return call.retry_at_ms
+        return max(call.retry_at_ms, opens)
     if call.phase == "started":
         return call.valid_until_ms + MARGIN_MS + 1
     if call.phase == "reconciling":
         if queries_left(state, call):
             return call.next_query_at_ms
-        return resend_at(call) if may_resend(state, call) else None
+        return resend_at(state, call) if may_resend(state, call) else None
     return None
 
 

@@ -26,12 +26,15 @@ from .order import may_start
 from .refusal import NOT_AVAILABLE, first_refusal
 from .state import CallState, State
 from .stops import stop
+from .tool_cost import cost_short, opens_at, price_refusal
 
 
 def recheck_done(state: State, call: CallState, command: ChecksDone, now_ms: int) -> Decision:
     """Start the next attempt, or say why not. A call that isn't about to start any more is left alone."""
     if call.phase not in ("checking", "waiting_key", "executed", "reconciling") or not may_start(state, call):
         return NOTHING
+    if opens_at(state, call) > now_ms:
+        return NOTHING  # another call of its tool took the place meanwhile
     if call.phase == "executed" and (call.outcome != "failed" or not 0 < call.retry_at_ms <= now_ms):
         return NOTHING
     if call.phase == "reconciling" and not resend_due(state, call, now_ms):
@@ -41,7 +44,7 @@ def recheck_done(state: State, call: CallState, command: ChecksDone, now_ms: int
     if not command.contract_kept:
         # It is this call's turn, so no effect is running: the run can stop with its calls open.
         return stop(state, "definition_changed", call.tool)
-    refusal = first_refusal(call, command)
+    refusal = first_refusal(call, command) or price_refusal(state, call, command)
     if refusal is not None:
         return _refuse(state, call, refusal)
     if call.attempt and not attempts_left(state, call):
@@ -57,7 +60,7 @@ def recheck_done(state: State, call: CallState, command: ChecksDone, now_ms: int
         asked = _approval_stands(state, call, command, now_ms)
         if asked is not None:
             return asked
-        short = limit_short(state, call)
+        short = limit_short(state, call, command.price_micros)
         if short:
             return _refuse(state, call, _limit(call, short, LIMIT_TEXT))
     else:
@@ -66,7 +69,10 @@ def recheck_done(state: State, call: CallState, command: ChecksDone, now_ms: int
             return _refuse(state, call, e.CallRejected(call.call, "approval", lapsed, STALE_TEXT))
     if is_agent(state, call):
         return reserve(state, [call], now_ms, (revisions_now(state, call, command), command.verdicts))
-    return start(state, call, now_ms, revisions_now(state, call, command), command.verdicts, over)
+    under = revisions_now(state, call, command)
+    if command.price_micros is not None and cost_short(state, command.price_micros):
+        return _refuse(state, call, _limit(call, "budget_cost", LIMIT_TEXT))
+    return start(state, call, now_ms, under, command.verdicts, over, command.price_micros)
 
 
 def _limit(call: CallState, code: str, text: str) -> e.CallRejected:

@@ -114,6 +114,8 @@ class CallState(msgspec.Struct, gc=False):
     started_at_ms: int = 0
     valid_until_ms: int = 0
     request_sha256: bytes = b""
+    price_micros: int | None = None
+    reserved_micros: int = 0
     outcome: str = ""
     code: str = ""
     safe_message: str = ""
@@ -292,6 +294,8 @@ class State(msgspec.Struct):
     results_seen: dict[bytes, int] = {}
     definitions: dict[str, bytes] = {}
     """Tools that go by an adopted definition, and its hash; empty for one that was withdrawn."""
+    starts: dict[str, list[int]] = {}
+    """When the last calls of tools with a rate were started, as many as the rate counts."""
     run_versions: dict[str, str] = {}
     """Groups of reads that have one source version in the whole run, and which one."""
     evidence: list[int] = []

@@ -56,6 +56,8 @@ DEFINITION_HASH_FIELDS_IF_SET: Final = (
     "trust",
     "after_untrusted",
     "secret_arguments",
+    "has_price",
+    "rate",
 )
 """Hashed too where they aren't the default."""
 
@@ -118,6 +120,8 @@ class ToolDefinition(msgspec.Struct, frozen=True, kw_only=True, dict=True, forbi
     snapshot: bool = False
     same_version: str = ""
     same_version_in: Literal["turn", "run"] = "turn"
+    has_price: bool = False
+    rate: tuple[int, int] | None = None
     trust: Trust = "undeclared"
     after_untrusted: AfterUntrusted = "policy"
     facts: dict[str, str] = {}

@@ -18,6 +18,8 @@ ATTEMPTS_MAX: Final = 100
 COST_MICROS_MAX: Final = 2**53
 DESCRIPTION_CHARS_MAX: Final = 8_192
 LABEL_CHARS_MAX: Final = 128
+RATE_CALLS_MAX: Final = 1_000
+RATE_WINDOW_MS_MAX: Final = 86_400_000
 
 
 def refuse_contradictions(definition: ToolDefinition, *, is_async: bool) -> None:
@@ -27,6 +29,7 @@ def refuse_contradictions(definition: ToolDefinition, *, is_async: bool) -> None
     _refuse_numbers(definition)
     _refuse_labels(definition)
     _refuse_group_scope(definition)
+    _refuse_money(definition)
     if definition.is_effect:
         _refuse_effect(definition)
     else:
@@ -63,6 +66,21 @@ def _refuse_unknown_words(definition: ToolDefinition) -> None:
         words = get_args(kind)
         if getattr(definition, field) not in words:
             raise _refusal(definition, field, f"unknown_{field}", f"one of {', '.join(words)}")
+
+
+def _refuse_money(definition: ToolDefinition) -> None:
+    if definition.has_price and definition.cost_micros:
+        raise _refusal(definition, "price", "price_and_cost", "a fixed cost or a price, not both")
+    rate = cast(object, definition.rate)
+    if rate is None:
+        return
+    numbers = cast("tuple[object, ...]", rate) if isinstance(rate, tuple) else ()
+    if len(numbers) != 2 or any(type(number) is not int for number in numbers):
+        raise _refusal(definition, "rate", "bad_rate", "(calls, window in ms)")
+    calls, window_ms = cast("tuple[int, int]", numbers)
+    if not 0 < calls <= RATE_CALLS_MAX or not 0 < window_ms <= RATE_WINDOW_MS_MAX:
+        bound = f"1 to {RATE_CALLS_MAX} calls in 1 to {RATE_WINDOW_MS_MAX} ms"
+        raise _refusal(definition, "rate", "bad_rate", bound)
 
 
 def _refuse_group_scope(definition: ToolDefinition) -> None:

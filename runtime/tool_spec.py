@@ -70,6 +70,7 @@ class ToolSpec:
     preview: Handler | None = None
     query: Handler | None = None
     version_of: Handler | None = None
+    price: Handler | None = None
 
     @property
     def name(self) -> str:
@@ -148,6 +149,8 @@ def tool(
     preview: Handler | None = None,
     query: Handler | None = None,
     version_of: Handler | None = None,
+    price: Handler | None = None,
+    rate: tuple[int, int] | None = None,
     check_inline: bool | None = None,
     snapshot: bool = False,
     same_version: str = "",
@@ -178,6 +181,9 @@ def tool(
     of the code; the `__version__` of its package unless given. `preview(arguments)` gives what a person is shown. It is
     made again right before the effect, and an approval of another preview is stale: it must depend on the arguments and
     the resource alone, never on the time, chance or the order of a set. `version_of(arguments)`: the resource's version.
+    `cost_micros`: what one attempt costs; `price(arguments)` says it where it depends on them (an int of micro-units), with
+    the checks. It is set aside for each attempt and settled by `ctx.spent(micros)`. `rate=(calls, window_ms)`: so many
+    attempts may start within any such window of one run; further ones wait for their time.
     `snapshot`: it reads at the run's `as_of` (`ctx.as_of`); its calls are refused in a run without one. `same_version`: the
     name of a group of reads whose results within one turn (`same_version_in="run"`: in the whole run) come from one version
     of their source, which each returns as `Observed(value, source_version=...)`. `secret_arguments`:
@@ -225,7 +231,7 @@ def tool(
         has_preview=preview is not None,
         has_query=query is not None,
         has_version_of=version_of is not None,
-        check_inline=not (check or preview or version_of) if check_inline is None else check_inline,
+        check_inline=not (check or preview or version_of or price) if check_inline is None else check_inline,
         handler_revision=handler_revision or "",
         from_results=sources_from(from_results, "from_results"),
         snapshot=snapshot,
@@ -234,6 +240,8 @@ def tool(
         facts=dict(facts or {}),
         conditions=tuple(conditions),
         secret_arguments=tuple(secret_arguments),
+        has_price=price is not None,
+        rate=rate,
     )
 
     def declare(function: F) -> F:
@@ -251,6 +259,7 @@ def tool(
             preview=preview,
             query=query,
             version_of=version_of,
+            price=price,
         )
         return _attach(function, spec)
 

@@ -119,7 +119,7 @@ def request(state: State, *, turn: int, attempt: int) -> Decision:
         return _out_of(state, turn, "budget_tokens")
     price = state.pins.price
     cost = 0 if price is None else cost_bound(price, input_bound, output_max)
-    if cost > meters.cost_micros.free:
+    if cost > meters.cost_micros.free or meters.cost_micros.overrun:
         return _out_of(state, turn, "budget_cost")
     digest = request_sha256(
         state.request_head_sha256, state.rolling_sha256, turn, len(state.items), output_max

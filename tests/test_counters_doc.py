@@ -23,6 +23,7 @@ NO_COUNTERS: Final = frozenset(
             "reserved_input",
             "reserved_output",
             "reserved_cost",
+            "reserved_micros",
             "request_head_bytes",
             "requested_items",
             "size",

@@ -144,16 +144,17 @@ def test_tokens_that_nobody_reported_stay_spent_as_they_were_set_aside(name: str
     assert spent(lost, name)[0] == set_aside
 
 
-def test_cost_counts_requests_by_usage_and_calls_at_each_start() -> None:
+def test_cost_counts_requests_by_usage_and_each_attempt_of_a_call() -> None:
     run = Run(pins(price=Price(input=1_000_000, output=2_000_000)))
     assert spent(run, "cost_micros") == (0, input_tokens_bound(run.state) + 2 * 100)
     run.reply(call("credit_check", order_id="A"), usage=Usage(10, 5))
     assert spent(run, "cost_micros") == (20, 0)
     run.check("c1.0")
-    assert spent(run, "cost_micros") == (60, 0)
+    assert spent(run, "cost_micros") == (20, 40)
     run.report("c1.0", "failed", code="busy", retryable=True)
+    assert spent(run, "cost_micros") == (60, 0)
     run.tick_to_wake()
-    assert (run.started("c1.0"), spent(run, "cost_micros")) == (2, (100, 0))
+    assert (run.started("c1.0"), spent(run, "cost_micros")) == (2, (60, 40))
 
 
 def test_cost_leaves_out_calls_that_never_started() -> None:

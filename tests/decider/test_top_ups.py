@@ -205,7 +205,7 @@ def test_cost_of_calls_is_asked_for_before_they_start() -> None:
     assert family.ask(child)
     for n in range(3):
         child.check(f"c1.{n}")
-    assert child.state.meters.cost_micros.spent == 120
+    assert child.state.meters.cost_micros.reserved == 120
 
 
 # --- further up ------------------------------------------------------------------------------------------------------

@@ -69,7 +69,7 @@ EVENTS: tuple[e.AnyEvent, ...] = (
     e.ModelFailed(1, 2, "overloaded", True, 5_000, 10, 20, 30, "error", "try later", "resp"),
     e.DefinitionAdopted("refund", A, B, b'{"name":"refund"}'),
     e.CallProposed("c1.0", "refund", b'{"order_id":"[redacted:argument]"}', "call_1", "$.order_id"),
-    e.CallValidated("c1.0", b"{}", A, VERDICTS, B, C, UNDER),
+    e.CallValidated("c1.0", b"{}", A, VERDICTS, B, C, UNDER, 7),
     e.CallRejected("c1.0", "policy", "too_much", "not permitted", "/amount", True, True, VERDICTS),
     e.CallsRejected(1, 64, "calls_per_turn", (("call_9", "refund"), ("", "x"))),
     e.ApprovalRequested("c1.0", "ap_1", 2, b'{"p":1}', A, B, C, "p1", "v1", 9_000),
@@ -78,7 +78,7 @@ EVENTS: tuple[e.AnyEvent, ...] = (
     e.QuestionAsked("c1.0", "q_1", "which one?", ("a", "b"), 9_000, A),
     e.QuestionAnswered("c1.0", "q_1", b'{"answer":"a"}', "bob", "why not", True, "cmd9", D),
     e.CallWaiting("c1.0", A, "r2", "c1.0", "in_flight"),
-    e.CallStarted("c1.0", 2, 9_000, A, VERDICTS, UNDER),
+    e.CallStarted("c1.0", 2, 9_000, A, VERDICTS, UNDER, 7),
     e.CallExecuted(
         "c1.0",
         2,
@@ -97,6 +97,7 @@ EVENTS: tuple[e.AnyEvent, ...] = (
         SOURCE,
         {"state": b'"paid"'},
         A[:16],
+        9,
     ),
     e.CallReconciled(
         "c1.0", "applied", "boss", b"{}", A, "seen", 5, "cmd7", "output_invalid", D, (1,), SOURCE, A[:16]
