@@ -1,6 +1,6 @@
 """Reserve, spend, settle: how everything that is limited moves, and the law it obeys.
 
-    granted + overrun = spent + reserved + free,  free >= 0
+    granted + overrun = spent + reserved + free,  free >= 0,  nothing free beside an overrun
 
 A ``Meter`` holds one quantity of one run. What is reserved can't be reserved again; usage above its reservation draws
 on what is free first, and only the rest is overrun (recorded, and nothing further is sent). A child's lease is a
@@ -45,6 +45,9 @@ class Meter(msgspec.Struct, gc=False):
         if excess > 0:
             self.overrun += excess
         self.spent += spent
+        if self.overrun:
+            # What one child left over covers what another overran: nothing is free beside an overrun.
+            self.overrun -= min(self.overrun, self.free)
 
     def spend(self, amount: int) -> None:
         """Use at once, without a reservation before; never more than is free."""
@@ -63,10 +66,11 @@ class Meter(msgspec.Struct, gc=False):
 
 
 def law_holds(meter: Meter) -> bool:
-    """The law at one meter: conservation, and nothing negative."""
+    """The law at one meter: conservation, nothing negative, and nothing free beside an overrun."""
     return (
         meter.granted + meter.overrun == meter.spent + meter.reserved + meter.free
         and min(meter.spent, meter.reserved, meter.overrun, meter.free) >= 0
+        and not (meter.overrun and meter.free)
     )
 
 

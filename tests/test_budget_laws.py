@@ -90,10 +90,36 @@ def test_overrun_that_a_higher_grant_covers_is_none_any_more() -> None:
     assert (meter.overrun, meter.free) == (0, 15)
 
 
+def test_what_one_child_overran_is_covered_by_what_another_gives_back() -> None:
+    """Two leases of 50 of 100: one spends 90, the other 10 of its 50. All is spent, and nothing is free beyond it."""
+    meter = Meter(100)
+    meter.reserve(50)
+    meter.reserve(50)
+    meter.settle(50, 90)
+    assert (meter.overrun, meter.free) == (40, 0)
+    meter.settle(50, 10)
+    assert (meter.overrun, meter.free) == (0, 0)
+    meter.raise_to(130)
+    assert (meter.overrun, meter.free) == (0, 30)
+
+
+@given(AMOUNT, AMOUNT, AMOUNT, AMOUNT)
+def test_nothing_is_free_beside_an_overrun(granted: int, lent: int, first: int, second: int) -> None:
+    lent = min(lent, granted // 2)
+    meter = Meter(granted)
+    meter.reserve(lent)
+    meter.reserve(lent)
+    for spent in (first, second):
+        meter.settle(lent, spent)
+        assert not (meter.overrun and meter.free)
+    assert meter.free == max(0, granted - first - second)
+
+
 def test_broken_laws_are_seen() -> None:
     assert not law_holds(Meter(10, spent=-1))
     assert not law_holds(Meter(10, spent=5, reserved=6))
     assert not law_holds(Meter(10, overrun=-1))
+    assert not law_holds(Meter(10, spent=5, overrun=1))
 
 
 @given(AMOUNT, st.integers(1, 500))

@@ -35,6 +35,7 @@ _MODES: Final = {
     "tool_raises": ("tool_raises_before", "tool_raises_after"),
     "tool_refuses": ("tool_refuses", "tool_refuses"),
     "output_invalid": ("output_invalid", "output_invalid"),
+    "approved_moved_on": ("moved_on", "moved_on"),
 }
 
 
@@ -75,6 +76,8 @@ class SimExecutors:
     async def queried(self, spec: ToolSpec | None, key: bytes | None) -> FarSideAnswer:
         world = self._world
         strike = world.struck("query")
+        if key is not None:
+            world.judge.promises.query_sent(key.hex())
         await passed(world.latency_s())
         if strike is not None:
             world.triples.at_moment(strike.kind)
@@ -113,7 +116,10 @@ class Attempt:
 
     def begin(self) -> Callable[[], None] | None:
         world = self._world
-        strike = self._strike = world.struck("dispatch")
+        strike = world.struck("dispatch")
+        if strike is None and self._dispatch.spec.definition.risk == "irreversible":
+            strike = world.struck("approved")
+        self._strike = strike
         if strike is not None:
             world.triples.at_run(strike.kind, self._dispatch.run_id)
             return self._begin_struck(strike)

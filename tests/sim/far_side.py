@@ -33,8 +33,10 @@ class FarSide:
         self.requests: dict[str, int] = {}
         self.effects: dict[str, int] = {}
         self.results: dict[str, dict[str, Any]] = {}
+        self.acted: dict[str, dict[str, Any]] = {}
         self.runs: set[str] = set()
         self.mode = ""
+        self._moved: dict[str, int] = {}
 
     def read(
         self, tool: str, ctx: ToolContext, arguments: dict[str, Any], result: dict[str, Any]
@@ -56,16 +58,28 @@ class FarSide:
         self.requests[key] = self.requests.get(key, 0) + 1
         if self.mode == "tool_refuses":
             raise ToolError("refused", safe_message="the shop refused", no_effect=True, retryable=True)
+        if self.mode == "moved_on":
+            self.moves(arguments["order_id"])
+            raise ToolError("moved_on", safe_message="it has changed", no_effect=True, retryable=True)
         if self.mode == "tool_raises_before":
             raise ConnectionResetError
         again = offers in ("keyed", "natural") and key in self.effects
         if not again:
             self.effects[key] = self.effects.get(key, 0) + 1
             self.results[key] = result
+            self.acted[key] = arguments
         self.runs.add(ctx.run_id)
         if self.mode == "tool_raises_after":
             raise ConnectionResetError
         return {"wrong": True} if self.mode == "output_invalid" else self.results[key]
+
+    def moves(self, order: str) -> None:
+        """Somebody changes an order."""
+        self._moved[order] = self._moved.get(order, 0) + 1
+
+    def version(self, order: str) -> str:
+        """Which version of an order there is now."""
+        return f"v{1 + self._moved.get(order, 0)}"
 
     def happened(self, key: str) -> dict[str, Any] | None:
         """The truth about a key."""

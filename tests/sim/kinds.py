@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final, Literal, NamedTuple
 
-Point = Literal["append", "store", "dispatch", "query", "check", "model", "person", "time"]
+Point = Literal["append", "store", "dispatch", "query", "approved", "check", "model", "person", "time"]
 
 
 class Kind(NamedTuple):
@@ -25,6 +25,7 @@ PASSES: Final[dict[Point, int]] = {
     "append": 36,
     "store": 90,
     "dispatch": 12,
+    "approved": 2,
     "query": 1,
     "check": 10,
     "model": 9,
@@ -75,6 +76,9 @@ KINDS: Final[dict[str, Kind]] = {
     "tool_raises": Kind("dispatch", 3, "the tool raises, before or after the effect"),
     "tool_refuses": Kind("dispatch", 3, "the tool refuses, with proof that nothing took effect"),
     "output_invalid": Kind("dispatch", 3, "it takes effect and its result isn't what the tool declares"),
+    "approved_moved_on": Kind(
+        "approved", 5, "what was approved is refused, with proof, since its order has changed meanwhile"
+    ),
     "query_fails": Kind("query", 11, "the far side can't say"),
     "query_late": Kind("query", 8, "the far side's answer comes seconds after it was true"),
     "crash_at_query": Kind("query", 10, "the host dies while it asks the far side"),
@@ -104,6 +108,9 @@ KINDS: Final[dict[str, Kind]] = {
     "approval_race": Kind("person", 4, "a yes and a no, or two answers, at the same time"),
     "approval_expiry": Kind("person", 4, "nobody decides in time"),
     "decided_twice": Kind("person", 4, "the same command comes twice, and another one after it"),
+    "order_changed": Kind(
+        "person", 6, "what somebody is asked about changes, and others decide by what they saw first"
+    ),
     "cancel": Kind("time", 2, "somebody cancels a run"),
     "cancel_storm": Kind("time", 2, "every run is cancelled, several times over"),
     "message": Kind("time", 4, "somebody says something to a run, or puts a fact on record"),

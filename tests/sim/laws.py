@@ -24,6 +24,7 @@ from boundloop.runtime.state import METERED, State, state_digest
 
 from .far_side import Request
 from .people import same_arguments
+from .promises import Broken, Promises
 from .shop import EFFECTS, FAR_SIDES
 
 if TYPE_CHECKING:
@@ -48,10 +49,6 @@ _COUNTED: Final[dict[type[e.Event], str]] = {
     e.CallStarted: "call_attempts",
     e.ChildReserved: "children",
 }
-
-
-class Broken(Exception):
-    """A law doesn't hold."""
 
 
 class RunWatch:
@@ -102,6 +99,7 @@ class Judge:
     def __init__(self, world: World) -> None:
         self._world = world
         self.runs: dict[str, RunWatch] = {}
+        self.promises = Promises(world)
         self.violation: tuple[str, str] | None = None
         self.events = 0
         self.checks = 0
@@ -164,6 +162,7 @@ class Judge:
         parent = self.runs.get(event.parent_run)
         watch = RunWatch(state, event, request.at_ms, request.run_id if parent is None else parent.root_id)
         self.runs[request.run_id] = watch
+        self.promises.begun(state, None if parent is None else parent.state)
         self._world.people.notices(request.run_id, event)
         return watch
 
@@ -179,12 +178,14 @@ class Judge:
             watch.yes.get(event.call, ""), at_ms + 1
         ):
             raise Broken("I5", f"{event.call} starts after its approval expired")
+        self.promises.before(watch, event)
         evolve(state, event, at_ms)
         watch.log.append((event, at_ms))
         watch.last_tag = tag
         check_state(state)
         self.checks += 1
         self._after(watch, event)
+        self.promises.after(watch, event)
         self._world.people.notices(state.run_id, event)
 
     def _before(self, watch: RunWatch, event: e.AnyEvent) -> None:

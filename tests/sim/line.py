@@ -55,12 +55,19 @@ class Line:
     # --- appends -----------------------------------------------------------------------------------------------------
 
     async def append(self, request: Append) -> AppendAnswer:
+        try:
+            return await self._append(request)
+        except StoreError:
+            self._world.judge.promises.append_failed(request.run_id)
+            raise
+
+    async def _append(self, request: Append) -> AppendAnswer:
         await self._reached("append")
         strike = self._world.struck("append")
-        if strike is not None:
-            self._world.triples.at_append(strike.kind, request)
-            return self._heard(request, await self._struck_append(strike, request))
-        return self._heard(request, await self._store.append(request))
+        if strike is None:
+            return self._heard(request, await self._store.append(request))
+        self._world.triples.at_append(strike.kind, request)
+        return self._heard(request, await self._struck_append(strike, request))
 
     def _heard(self, request: Append, answer: AppendAnswer) -> AppendAnswer:
         if isinstance(answer, Appended | AlreadyDone):

@@ -75,9 +75,12 @@ class SimModel:
         if chance.random() < 0.5:
             await passed(chance.randint(5, 900) / 1_000)
         if strike is None:
-            return self._sensible(request, chance)
-        world.triples.at_run(strike.kind, request.run_id)
-        return await self._struck(strike, request, chance)
+            turn = self._sensible(request, chance)
+        else:
+            world.triples.at_run(strike.kind, request.run_id)
+            turn = await self._struck(strike, request, chance)
+        world.judge.promises.usage_said(request, turn.usage)
+        return turn
 
     async def close(self) -> None:
         """Nothing to give back."""

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+
 from boundloop.runtime import events as e
 from boundloop.runtime.canonical import JSON, canonical_bytes, decode_canonical
 from boundloop.runtime.commands import (
@@ -111,6 +113,11 @@ class People:
             first, second = (yes, no) if drawn < 0.5 else (no, yes)
             self._submit(run_id, first, after_ms)
             self._submit(run_id, second, after_ms)
+        elif kind == "order_changed":
+            self._change(approval_id)
+            self._submit(run_id, yes, after_ms)
+            late = msgspec.structs.replace(yes if drawn < 0.7 else no, command_id=self._id())
+            self._submit(run_id, late, after_ms + chance.choice((40, 300, 900, 2_000)))
         elif not kind and drawn < 0.12:
             self._submit(run_id, no, after_ms)
         else:
@@ -118,6 +125,13 @@ class People:
             if kind == "decided_twice":
                 self._submit(run_id, yes, after_ms + chance.choice((0, 1, 700)))
                 self._submit(run_id, no, after_ms + 900)
+
+    def _change(self, approval_id: str) -> None:
+        """What is shown isn't what is there any more."""
+        shown = decode_canonical(self._shown[approval_id])
+        arguments = shown.get("arguments") if isinstance(shown, dict) else None
+        if isinstance(arguments, dict):
+            self._world.far_side.moves(str(arguments.get("order_id")))
 
     # --- questions and messages --------------------------------------------------------------------------------------
 

@@ -38,10 +38,13 @@ class Onstage(Protocol):
     """What the application's code sees of the world that it runs in."""
 
     far_side: FarSide
-    version: str
 
     def checked(self, tool: str) -> bool | str | None:
         """The answer of a semantic check; may raise."""
+        ...
+
+    def version_of(self, arguments: dict[str, Any]) -> str:
+        """Which version of what is about to be changed there is now."""
         ...
 
     def decided(self, question: PolicyQuestion) -> PolicyDecision:
@@ -78,7 +81,7 @@ def _preview(arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 def _version_of(arguments: dict[str, Any]) -> str:
-    return STAGE.here().version
+    return STAGE.here().version_of(arguments)
 
 
 async def _query(key: str) -> Applied | Absent:
@@ -208,6 +211,27 @@ def toolbox(variant: str) -> Toolbox:
 
 
 FAR_SIDES: Final = {name: spec.definition.far_side for name, spec in toolbox("base").items()}
+KEYS: Final = {
+    name: spec.definition.key for name, spec in toolbox("base").items() if spec.definition.key is not None
+}
+"""What an effect's key is made of: the names of arguments, all ``arguments``, or the ``call``."""
+
+_INCIDENTAL: Final = {name: spec.definition.incidental for name, spec in toolbox("base").items()}
+_DECLARED: Final = {
+    one.name: one.limits for spec in toolbox("base").values() for one in spec.definition.agents
+}
+
+
+def without_incidental(tool: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    """What an effect is meant to do."""
+    return {name: value for name, value in arguments.items() if name not in _INCIDENTAL[tool]}
+
+
+def declared_limits(agent: str) -> dict[str, int]:
+    """What an agent's run has at most."""
+    return _DECLARED[agent]
+
+
 EFFECTS: Final = frozenset(name for name, spec in toolbox("base").items() if spec.definition.is_effect)
 
 

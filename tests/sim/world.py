@@ -21,6 +21,7 @@ from boundloop.eventstore.admission import create_unhosted
 from boundloop.eventstore.memory import MemoryStore
 from boundloop.eventstore.port import Append, AppendAnswer, Appended, RunRow, Switch
 from boundloop.eventstore.submit import decode_answer
+from boundloop.runtime.canonical import canonical_bytes
 from boundloop.runtime.commands import (
     Cancel,
     CommandAnswer,
@@ -454,7 +455,13 @@ class World:
             raise KeyError(tool)
         return None
 
+    def version_of(self, arguments: dict[str, Any]) -> str:
+        version = f"{self.version}, {self.far_side.version(arguments['order_id'])}"
+        self.judge.promises.version_told(canonical_bytes(arguments), version)
+        return version
+
     def decided(self, question: PolicyQuestion) -> PolicyDecision:
+        self.judge.promises.policy_asked(question)
         strike = self.struck("check")
         if strike is not None:
             self.triples.at_moment(strike.kind)
