@@ -8,6 +8,7 @@ from collections import Counter
 import pytest
 from tests.planted.fault import ROOT, Fault, NotPlantable, planted_source
 from tests.planted.faults import FAULTS
+from tests.planted.suites import PYTEST_SUITES
 
 PAGE = ROOT / "docs" / "planted-faults.md"
 
@@ -38,3 +39,7 @@ def test_the_page_has_a_row_for_each_fault() -> None:
     for row, fault in zip(rows, FAULTS, strict=True):
         assert f"`{fault.file}`" in row
         assert fault.breaks in row
+
+
+def test_the_suites_are_where_they_are_looked_for() -> None:
+    assert [path for paths in PYTEST_SUITES.values() for path in paths if not (ROOT / path).exists()] == []

@@ -15,27 +15,32 @@ import os
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Final
 
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 
 from tests.planted.fault import Fault, copy_with
 from tests.planted.faults import FAULTS
-from tests.planted.suites import PYTEST_SUITES, Look, run_tests, simulate
+from tests.planted.suites import PYTEST_SUITES, SIMULATION, Look, run_tests, simulate
 
 
-def looked_at(fault: Fault | None, *, seeds: int, start: int, every: bool) -> list[Look]:
-    """What the suites say of a tree with this fault; None is the tree as it is."""
+SUITES: Final = (SIMULATION, *PYTEST_SUITES)
+
+
+def looked_at(
+    fault: Fault | None, suites: Sequence[str], *, seeds: int, start: int, every: bool
+) -> list[Look]:
+    """What these suites say of a tree with this fault; None is the tree as it is."""
     looks: list[Look] = []
     with tempfile.TemporaryDirectory(prefix="planted-") as name:
         tree = Path(name)
         copy_with(fault, tree)
-        if seeds:
-            looks.append(simulate(tree, seeds, start))
-        for suite in PYTEST_SUITES:
-            if every or fault is None or not any(look.found for look in looks):
-                looks.append(run_tests(tree, suite))
+        for suite in suites:
+            if every or not any(look.found for look in looks):
+                looks.append(simulate(tree, seeds, start) if suite == SIMULATION else run_tests(tree, suite))
     return looks
 
 
@@ -66,7 +71,9 @@ def main() -> int:
     started = time.monotonic()
     if given.as_it_is:
         false_alarms = [
-            look for look in looked_at(None, seeds=given.seeds, start=given.start, every=True) if look.found
+            look
+            for look in looked_at(None, given.suites, seeds=given.seeds, start=given.start, every=True)
+            if look.found
         ]
         if false_alarms:
             print("the tree without any fault is refused:", *false_alarms, sep="\n  ")
@@ -74,7 +81,9 @@ def main() -> int:
     found: dict[str, list[Look]] = {}
     with concurrent.futures.ThreadPoolExecutor(given.jobs) as pool:
         futures = {
-            pool.submit(looked_at, fault, seeds=given.seeds, start=given.start, every=given.every): fault
+            pool.submit(
+                looked_at, fault, given.suites, seeds=given.seeds, start=given.start, every=given.every
+            ): fault
             for fault in chosen
         }
         for future in concurrent.futures.as_completed(futures):
@@ -84,7 +93,7 @@ def main() -> int:
             print(_line(fault, looks, given.output), flush=True)
     caught = sum(any(look.found for look in looks) for looks in found.values())
     by_simulation = sum(
-        any(look.found and look.suite == "simulation" for look in looks) for looks in found.values()
+        any(look.found and look.suite == SIMULATION for look in looks) for looks in found.values()
     )
     print(f"{by_simulation} of them by the simulation; {time.monotonic() - started:.0f} s")
     print(f"{caught}/{len(chosen)} found")

@@ -14,6 +14,7 @@ from typing import Final
 
 import msgspec
 
+SIMULATION: Final = "simulation"
 SIM_TIMEOUT_S: Final = 420
 PYTEST_TIMEOUT_S: Final = 420
 
@@ -24,6 +25,7 @@ PYTEST_SUITES: Final[dict[str, tuple[str, ...]]] = {
         "tests/test_budget_laws.py",
         "tests/test_canonical.py",
     ),
+    "reference models": ("tests/reference",),
     "stores": ("tests/contract", "tests/test_ownership.py", "tests/test_submit_unhosted.py"),
     "runtime": (
         "tests/test_runtime_effects.py",
@@ -43,7 +45,7 @@ PYTEST_SUITES: Final[dict[str, tuple[str, ...]]] = {
 }
 
 _FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.MULTILINE)
-_SEED = re.compile(r"^FAILING SEED (\d+)\b.*$", re.MULTILINE)
+_SEED = re.compile(r"^FAILING SEED (\d+): (.*)$", re.MULTILINE)
 
 
 class Look(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,26 +60,16 @@ class Look(msgspec.Struct, frozen=True, kw_only=True):
 
 def simulate(tree: Path, seeds: int, start: int) -> Look:
     """The simulation over the copy, one process, until the first failing seed."""
-    command = [
-        "tests/sim/run.py",
-        "--seeds",
-        str(seeds),
-        "--start",
-        str(start),
-        "--jobs",
-        "1",
-        "--first",
-        "--no-shrink",
-    ]
+    command = ["tests/planted/first_seed.py", str(seeds), str(start)]
     code, output, seconds = _run(tree, command, SIM_TIMEOUT_S)
     if code == 0:
-        return Look(suite="simulation", found=False, seeds=seeds, seconds=seconds)
+        return Look(suite=SIMULATION, found=False, seeds=seeds, seconds=seconds)
     seed = _SEED.search(output)
     if seed is not None:
         needed = int(seed[1]) - start + 1
-        return Look(suite="simulation", found=True, by=seed[0][:160], seeds=needed, seconds=seconds)
+        return Look(suite=SIMULATION, found=True, by=seed[2][:120], seeds=needed, seconds=seconds)
     by = "did not come to an end" if code is None else "ended abnormally: " + _last_line(output)
-    return Look(suite="simulation", found=True, by=by, seeds=0, seconds=seconds)
+    return Look(suite=SIMULATION, found=True, by=by, seeds=0, seconds=seconds)
 
 
 def run_tests(tree: Path, suite: str) -> Look:
