@@ -26,7 +26,6 @@ from tests.planted.fault import Fault, copy_with
 from tests.planted.faults import FAULTS
 from tests.planted.suites import PYTEST_SUITES, SIMULATION, Look, run_tests, simulate
 
-
 SUITES: Final = (SIMULATION, *PYTEST_SUITES)
 
 
