@@ -47,8 +47,9 @@ def main() -> int:
     options = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    options.add_argument("--seeds", type=int, default=1_000, help="how many seeds the simulation may need")
     options.add_argument(
-        "--seeds", type=int, default=1_000, help="how many seeds the simulation may need; 0: none"
+        "--suites", nargs="+", choices=SUITES, default=SUITES, help="which suites look, in this order"
     )
     options.add_argument("--start", type=int, default=0, help="the first seed")
     options.add_argument("--only", nargs="*", help="names of faults")
