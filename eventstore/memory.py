@@ -296,6 +296,8 @@ class MemoryStore:
         holder = self._live_owner(run.row.owner)
         if holder is not None and holder.host_id != host_id and holder.host_id not in dead_hosts:
             return Owned(holder)
+        if self._live_owner(host_id) is None:
+            await self.renew_host(host_id)
         died = run.row.owner not in ("", host_id)
         marked = run.ready_at_ms is not None
         run.row = msgspec.structs.replace(run.row, epoch=run.row.epoch + 1, owner=host_id)

@@ -268,7 +268,8 @@ class EventStore(Protocol):
     async def acquire(self, run_id: str, host_id: str, *, dead_hosts: Sequence[str] = ()) -> AcquireAnswer:
         """Take a run: allowed if it has no owner, the owner row is gone or expired, the owner is the caller itself (its
         first answer was lost), or is in ``dead_hosts`` (the caller proved the death). Raises the epoch and clears
-        ``ready``."""
+        ``ready``. A caller whose own row has expired has it renewed by this: who takes a run is alive. Else, after a jump of the
+        store's clock, hosts that are all expired would take one run from each other for as long as none renews."""
         ...
 
     async def release(self, run_id: str, host_id: str, epoch: int, *, ready: bool) -> None:

@@ -229,6 +229,11 @@ class SqliteRows(SqliteAppends):
         holder = self._live_host(owner) if owner else None
         if holder is not None and owner != host_id and owner not in dead_hosts:
             return Owned(holder)
+        now_ms = self._now_ms()
+        self._connection().execute(
+            "UPDATE hosts SET expires_at_ms = ? WHERE host_id = ? AND expires_at_ms <= ?",
+            (now_ms + HOST_VALID_MS, host_id, now_ms),
+        )
         self._connection().execute(
             "UPDATE runs SET epoch = epoch + 1, owner = ?, ready_at_ms = NULL WHERE run_id = ?",
             (host_id, run_id),

@@ -710,6 +710,23 @@ class StoreContract:
         assert await world.store.ready_runs() == ["r1"]
         assert await world.store.acquire("r1", "h2") == Acquired(2, 1, log.head, died=True)
 
+    async def test_of_two_expired_hosts_the_one_that_takes_a_run_keeps_it(self, world: World) -> None:
+        """After a jump of the clock every row has expired, and nobody has had time to renew its own."""
+        for host in ("h1", "h2"):
+            await world.store.register_host(world.host(host))
+        await world.writer(host_id="h1").write("one")
+        world.clock.advance(10 * HOST_VALID_MS)
+        assert isinstance(await world.store.acquire("r1", "h2"), Acquired)
+        assert await world.store.ready_runs() == []
+        answer = await world.store.acquire("r1", "h1")
+        assert isinstance(answer, Owned)
+        assert (answer.by.host_id, answer.by.expires_at_ms) == ("h2", world.clock() + HOST_VALID_MS)
+
+    async def test_taking_a_run_makes_no_row_for_a_host_without_one(self, world: World) -> None:
+        await world.writer(host_id="h1").write("one")
+        assert isinstance(await world.store.acquire("r1", "h2"), Acquired)
+        assert await world.store.hosts() == []
+
     async def test_renewal_keeps_a_host_alive(self, world: World) -> None:
         await world.store.register_host(world.host("h1"))
         await world.writer(host_id="h1").write("one")

@@ -66,6 +66,8 @@ class Ownership:
         before = run.owner
         if self.alive(before) and before != host and before not in proven_dead:
             return before
+        if not self.alive(host):
+            self.renew(host, new=False)
         run.owner, run.epoch = host, run.epoch + 1
         return run.epoch, before not in ("", host)
 

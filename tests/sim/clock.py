@@ -11,7 +11,7 @@ from collections.abc import Coroutine, Generator
 from contextvars import Context, ContextVar, copy_context
 from typing import Any, Final
 
-TURNS_MAX: Final = 300_000
+TURNS_MAX: Final = 4_000
 """Passes of one seed's loop; an ordinary seed has a few hundred. Something that never waits comes to an end here."""
 
 
