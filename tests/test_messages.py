@@ -83,10 +83,10 @@ def test_a_host_that_dies_at_the_append_of_a_message_loses_it_only_unacknowledge
     pending = asyncio.run_coroutine_threadsafe(first.rt.aio.submit(run_id, command), first.loop)
     first.settle()
     assert not pending.done()
-    first.model.gate("door").open()
     first.crash()
     second = site.after_crash(first, [])
     assert second.rt.submit(run_id, command).accepted
+    first.model.gate("door").open()  # now: else the run may have ended by the time that it is told again
     assert second.rest(run_id).completed
     [message] = site.of(run_id, e.MessageReceived)
     assert (message.text, message.by) == ("wait", "ann")

@@ -243,6 +243,7 @@ def test_the_context_says_who_acts_under_which_key_until_when_and_nothing_of_the
     public = {name: getattr(ctx, name) for name in dir(ctx) if not name.startswith("_")}
     assert "secret conversation" not in repr(public)
     assert set(public) == {
+        "as_of",
         "attempt",
         "call_id",
         "cancel",
@@ -251,7 +252,11 @@ def test_the_context_says_who_acts_under_which_key_until_when_and_nothing_of_the
         "operation_id",
         "principal",
         "remaining_s",
+        "resource_version",
         "run_id",
+        "same_version",
+        "spent",
+        "spent_micros",
         "tenant",
     }
 
