@@ -25,14 +25,13 @@ from .digest import (
     NOTE_HEAD,
     fact_line,
     is_digest_note,
-    joined,
     lines_in,
     note_of,
     result_line,
     said_line,
     terse,
 )
-from .errors import BugError
+from .errors import BugError, HistoryRefused
 from .model import AssistantCall, AssistantItem, Item, ModelInput, NoteItem, ResultItem, UserItem
 from .read_result import READ_RESULT
 from .request_head import request_head
@@ -201,21 +200,16 @@ def compacted(state: State, until: int, without_quotes: bool) -> Compacted:
     open_lines: list[bytes] = []
 
     def close() -> None:
-        if not open_lines:
-            return
-        last = kept[-1] if kept else None
         new = terse(open_lines, lines.is_latest) if without_quotes else open_lines
-        if isinstance(last, NoteItem) and is_digest_note(last):
-            kept[-1] = joined(last, new)
-        elif new:
+        if new:
             kept.append(note_of(new))
         open_lines.clear()
 
     for number, item in enumerate(state.items):
-        if number >= until or isinstance(item, UserItem | NoteItem):
+        if is_digest_note(item):
+            open_lines.extend(lines_in(item))
+        elif number >= until or isinstance(item, UserItem | NoteItem):
             close()
-            if without_quotes and isinstance(item, NoteItem) and is_digest_note(item):
-                item = note_of(terse(lines_in(item), lines.is_latest))
             kept.append(item)
         else:
             open_lines.extend(lines.of(item))
@@ -225,7 +219,13 @@ def compacted(state: State, until: int, without_quotes: bool) -> Compacted:
 
 
 def check_compaction(state: State, event: e.ContextCompacted) -> Compacted:
-    """The compaction that a log records, made again. Raises ``BugError`` if it comes out otherwise."""
+    """The compaction that a log records, made again. Raises ``HistoryRefused`` for digests of another revision, which this
+    interpreter doesn't make, and ``BugError`` if it comes out otherwise."""
+    if event.revision != DIGEST_REVISION:
+        raise HistoryRefused(
+            "digest_revision",
+            f"compaction {event.number} has digests of revision {event.revision[:32]!r}, not {DIGEST_REVISION!r}",
+        )
     ends = {span.end for span in turns_of(state.items)[:-1]}
     if event.number != state.compactions + 1 or event.until not in ends | {0}:
         raise BugError("compaction_range", f"compaction {event.number} up to item {event.until}")

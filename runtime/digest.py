@@ -9,7 +9,7 @@ inside a text is escaped, so nothing that a far side or a model wrote can make a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Final, cast
+from typing import Final, TypeGuard, cast
 
 from .canonical import JSON, CanonicalRefused, canonical_bytes, decode_canonical, sha256
 from .declared_paths import field_at
@@ -17,7 +17,7 @@ from .model import AssistantCall, NoteItem, ResultItem
 from .read_result import READ_RESULT
 from .tool_definition import ToolDefinition
 
-DIGEST_REVISION: Final = "1"
+DIGEST_REVISION: Final = "2"
 """Raised whenever the same history would become other digests. Recorded with each compaction."""
 
 NOTE_HEAD: Final = (
@@ -41,7 +41,7 @@ def handle_of(digest: bytes) -> str:
     return digest.hex()[:HANDLE_HEX]
 
 
-def is_digest_note(item: object) -> bool:
+def is_digest_note(item: object) -> TypeGuard[NoteItem]:
     """Whether an item holds digests. Nobody but the runtime makes notes, and no other one begins so."""
     return isinstance(item, NoteItem) and item.text.startswith(NOTE_HEAD)
 
@@ -132,11 +132,6 @@ def conditions_of(paths: Iterable[str], data: JSON) -> dict[str, JSON]:
 def note_of(lines: Iterable[bytes]) -> NoteItem:
     """The note that holds these lines."""
     return NoteItem("\n".join((NOTE_HEAD, *(line.decode() for line in lines))))
-
-
-def joined(note: NoteItem, lines: Iterable[bytes]) -> NoteItem:
-    """A note with more lines at its end."""
-    return NoteItem("\n".join((note.text, *(line.decode() for line in lines))))
 
 
 def lines_in(note: NoteItem) -> list[bytes]:

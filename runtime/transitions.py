@@ -121,7 +121,8 @@ def _run_table() -> RunTable:
         # The one fact that may still arrive after the end: what an unknown effect turned out to be.
         ("terminated", "call_reconciled"): ("terminated",),
     }
-    for phase in ("model_retry", "results_ready", "deciding"):
+    for phase in ("created", "model_retry", "results_ready", "deciding"):
+        # `created`: what the host recorded before the first request can be too much for it.
         table[(phase, "context_compacted")] = (phase,)
     for tag in _CALL_EVENTS:
         table[("open_calls", tag)] = ("open_calls",)

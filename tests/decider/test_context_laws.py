@@ -71,10 +71,10 @@ class Watched(Run):
 
     def settle(self) -> tuple[e.AnyEvent, ...]:
         done = super().settle()
+        self.__dict__.setdefault("sent", {})
         if self.state.phase == "model_requested":
             request = model_input(self.state)
             key = (request.turn, request.attempt)
-            self.__dict__.setdefault("sent", {})
             if key not in self.sent:
                 self.sent[key] = msgspec.structs.replace(request, items=tuple(request.items))
                 check_request(self, self.sent[key])
@@ -327,12 +327,35 @@ def begin_of(pinned: Pins) -> State:
 @settings(max_examples=examples(12), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(seed=st.integers(0, 2**32), room=st.sampled_from([1_000, 2_000, 4_000]))
 def test_any_history_in_a_small_context_keeps_what_must_stay(seed: int, room: int) -> None:
-    run = Watched(pins(bounds=bounds_of(room), tools=TOOLS), fold_every_append=False)
-    walk(Random(seed), run, 160)
+    run = Watched(pins(bounds=bounds_of(room), tools=TOOLS), fold_every_append=False, settled=False)
+    chance = Random(seed)
+    recorded_before_the_first_request(chance, run)
+    run.settle()
+    walk(chance, run, 160)
     run.check_replay()
     check_rebuilt(run)
     if run.state.reason == "context_exhausted":
         assert context.compaction(run.state) is None
+
+
+def recorded_before_the_first_request(chance: Random, run: Watched) -> None:
+    """As a host does that corrects itself: often more than one context holds, of which the latest value has to stay."""
+    for number in range(chance.choice([0, 0, 3, 40])):
+        run.now += chance.randint(1, 2)
+        name = chance.choice(["segment", "region"])
+        value = json.dumps(words(chance, 100))
+        run.decide(RecordFact(command_id=f"before{number}", by="host", name=name, value=value))
+
+
+def test_the_walk_compacts_before_the_first_request() -> None:
+    compacted = 0
+    for seed in range(20):
+        run = Watched(pins(bounds=bounds_of(2_000), tools=TOOLS), fold_every_append=False, settled=False)
+        recorded_before_the_first_request(Random(seed), run)
+        run.settle()
+        compacted += run.state.compactions
+        assert run.state.phase == "model_requested"
+    assert compacted
 
 
 def check_rebuilt(run: Watched) -> None:

@@ -5,16 +5,17 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import msgspec
 import pytest
 
 from boundloop.runtime import events as e
 from boundloop.runtime.commands import Advance, ModelReplied, RaiseLimits, RecordFact, Resume
 from boundloop.runtime.context import request_sha256, rolled
 from boundloop.runtime.definitions import tools_offered
-from boundloop.runtime.digest import is_digest_note
-from boundloop.runtime.errors import BugError, DeclarationError
+from boundloop.runtime.digest import DIGEST_REVISION, is_digest_note
+from boundloop.runtime.errors import BugError, DeclarationError, HistoryRefused
 from boundloop.runtime.facts import FACT_BYTES_MAX, FACTS_MAX
-from boundloop.runtime.fold import evolve
+from boundloop.runtime.fold import evolve, fold
 from boundloop.runtime.model import AssistantItem, ModelTurn, NoteItem, UserItem
 from boundloop.runtime.orders import RunChecks
 from boundloop.runtime.read_result import READ_RESULT
@@ -199,17 +200,56 @@ def test_a_compaction_that_comes_out_otherwise_is_refused_and_changes_nothing() 
     before = state_digest(replayed.state)
     forged = (
         e.ContextCompacted(
-            1, event.until + 1, False, event.items, event.history_bytes, event.context_sha256, "1"
+            1, event.until + 1, False, event.items, event.history_bytes, event.context_sha256, DIGEST_REVISION
         ),
-        e.ContextCompacted(1, event.until, False, event.items, event.history_bytes, bytes(32), "1"),
         e.ContextCompacted(
-            2, event.until, False, event.items, event.history_bytes, event.context_sha256, "1"
+            1, event.until, False, event.items, event.history_bytes, bytes(32), DIGEST_REVISION
+        ),
+        e.ContextCompacted(
+            2, event.until, False, event.items, event.history_bytes, event.context_sha256, DIGEST_REVISION
         ),
     )
     for one in forged:
         with pytest.raises(BugError, match="compaction"):
             evolve(replayed.state, one, at_ms)
         assert state_digest(replayed.state) == before
+
+
+@pytest.mark.parametrize("other", [{}, {"context_sha256": bytes(32)}], ids=["the same", "otherwise"])
+@pytest.mark.parametrize("revision", ["0", "", "99", "x" * 5_000])
+def test_digests_of_another_revision_are_refused_by_name(revision: str, other: dict[str, Any]) -> None:
+    run = small()
+    until_compacted(run)
+    log = [
+        (msgspec.structs.replace(event, revision=revision, **other), at_ms)
+        if isinstance(event, e.ContextCompacted)
+        else (event, at_ms)
+        for event, at_ms in run.log
+    ]
+    with pytest.raises(HistoryRefused) as raised:
+        fold(log, run.blobs)
+    assert raised.value.code == "digest_revision"
+    assert len(str(raised.value)) < 300
+
+
+def test_a_run_compacts_before_its_first_request_too() -> None:
+    run = Run(
+        pins(bounds=limits(context_tokens=101, **MANY), tools=(ORDER,)),
+        fold_every_append=False,
+    )
+    assert run.stop() == ("suspended", "incomplete", "context_exhausted")
+    for number in range(8):
+        run.tick(1)
+        run.outside(RecordFact, name="segment", value=json.dumps(f"gold {number} " + "x" * 900))
+    done: tuple[e.AnyEvent, ...] = ()
+    for tokens in range(300, 5_000, 200):
+        run.outside(RaiseLimits, raised={"context_tokens": tokens})
+        done = run.outside(Resume)
+        if not run.refusal:
+            break
+    assert tags(done) == ["run_resumed", "context_compacted", "model_requested"]
+    assert [line["value"][:6] for line in lines(run)] == ["gold 7"]
+    run.check_replay()
 
 
 def test_reasoning_goes_or_stays_with_its_call() -> None:

@@ -15,6 +15,7 @@ import pytest
 
 from boundloop.runtime import events as e
 from boundloop.runtime.diagram import SHOWN, state_machine_document
+from boundloop.runtime.digest import DIGEST_REVISION
 from boundloop.runtime.fold import begin, evolve
 from boundloop.runtime.model import Usage
 from boundloop.runtime.state import State, state_digest
@@ -165,7 +166,7 @@ def one_of_each() -> list[e.AnyEvent]:
         e.ChildSettled("c1.0", "r2", {}, "completed", "final"),
         e.LeaseDenied("run:r0", ("turns",)),
         e.StageEntered("draft", "enquire", ("c1.0",)),
-        e.ContextCompacted(1, 2, False, 1, 1, zero, "1"),
+        e.ContextCompacted(1, 2, False, 1, 1, zero, DIGEST_REVISION),
         e.FactRecorded("state", b"1", by="u"),
     ]
 
