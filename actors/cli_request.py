@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..runtime.errors import CallerError
-from ..runtime.model import AssistantItem, Item, NoteItem, ResultItem, UserItem
+from ..runtime.model import AssistantItem, DigestItem, Item, NoteItem, ResultItem, UserItem
 from .cli_output import DAMAGED
 from .cli_session import Session, on_store
 
@@ -73,6 +73,8 @@ def _item_view(item: Item) -> dict[str, Any]:
             return {"kind": "user", "text": item.text}
         case NoteItem():
             return {"kind": "note", "text": item.text}
+        case DigestItem():
+            return {"kind": "digest", "text": item.text}
         case AssistantItem():
             calls = [
                 {"call_id": one.call_id, "name": one.name, "arguments": _text(one.arguments)}

@@ -1,7 +1,7 @@
 """From a ``ModelInput`` to the exact bytes of a Chat Completions request: pure, the same bytes for the same input.
 
 The history goes back as the protocol wants it: an assistant message with its calls as they came, then one tool message a
-call right after it. What a server would refuse outright (an empty call id, a tool name that no schema allows, arguments
+call right after it. Digests go out as the result of a call of ``DIGEST_CALL``. What a server would refuse outright (an empty call id, a tool name that no schema allows, arguments
 that are no object) is written in its nearest allowed form; results are matched by our own ids, so nothing hangs on that.
 """
 
@@ -17,12 +17,12 @@ import msgspec
 
 from ..runtime.canonical import JSON, canonical_bytes, decode_canonical
 from ..runtime.errors import CallerError
-from ..runtime.model import AssistantItem, Item, ModelInput, NoteItem, ResultItem, UserItem
+from ..runtime.model import AssistantItem, DigestItem, Item, ModelInput, NoteItem, ResultItem, UserItem
 from ..runtime.strict_json import JsonRefused, parse_object
 from ..runtime.tool_definition import ToolDefinition
 from .openai_chat_decode import CONTINUATION_TAG
 
-ENCODING: Final = "2"
+ENCODING: Final = "3"
 """Raised whenever the same input would become other bytes."""
 
 OWNED_FIELDS: Final = frozenset(
@@ -45,6 +45,9 @@ OWNED_FIELDS: Final = frozenset(
 
 NOTE_PREFIX: Final = "[runtime] "
 """Notes go out as user messages: many servers take a system message only at the beginning."""
+
+DIGEST_CALL: Final = "recorded_turns"
+"""What digests are shown as a result of: the protocol gives far sides' words no other place than the tool's."""
 
 _wire_name = re.compile(r"[A-Za-z0-9_-]{1,64}").fullmatch
 _not_in_names = re.compile(r"[^A-Za-z0-9_-]")
@@ -96,6 +99,8 @@ def _messages(options: ChatOptions, system: str, items: Sequence[Item]) -> list[
                 messages.append({"role": "user", "content": _text(item.text)})
             case NoteItem():
                 messages.append({"role": "user", "content": _text(NOTE_PREFIX + item.text)})
+            case DigestItem():
+                messages += _digest(item, len(messages))
             case AssistantItem():
                 carried = _carried(item.continuation)
                 ids = wire_ids(item, carried.ids)
@@ -105,6 +110,17 @@ def _messages(options: ChatOptions, system: str, items: Sequence[Item]) -> list[
                 content = item.content.decode("utf-8", "backslashreplace")
                 messages.append({"role": "tool", "tool_call_id": call_id, "content": content})
     return messages
+
+
+def _digest(item: DigestItem, place: int) -> list[dict[str, JSON]]:
+    """A call that nobody made, and its result."""
+    call_id = f"digest{place % 1_000:03d}"  # nine letters and digits: all that some servers take
+    function: dict[str, JSON] = {"name": DIGEST_CALL, "arguments": "{}"}
+    call: JSON = {"id": call_id, "type": "function", "function": function}
+    return [
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": call_id, "content": _text(item.text)},
+    ]
 
 
 def wire_ids(item: AssistantItem, carried: Sequence[JSON] = ()) -> dict[str, str]:

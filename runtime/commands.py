@@ -188,6 +188,8 @@ class NothingLeft(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 Name = Annotated[str, msgspec.Meta(max_length=200)]
 Reason = Annotated[str, msgspec.Meta(max_length=1_000)]
+FactJson = Annotated[str, msgspec.Meta(max_length=8_192)]
+"""Room for a fact of 1,024 bytes (``facts.FACT_BYTES_MAX``) with each of its characters escaped."""
 Raised = Annotated[dict[str, int], msgspec.Meta(max_length=64)]
 MESSAGE_BYTES_MAX: Final = 65_536
 Message = Annotated[str, msgspec.Meta(max_length=MESSAGE_BYTES_MAX)]
@@ -280,7 +282,7 @@ class RecordFact(Outside, frozen=True, kw_only=True, tag="record_fact"):
     """The host's word on a typed fact: its latest value. ``value`` is JSON of a text, a number, true, false or null."""
 
     name: Name
-    value: Reason
+    value: FactJson
 
 
 OutsideCommand = (

@@ -1,7 +1,7 @@
 """The context: what of its history a run sends, under ``context_tokens``.
 
 While everything fits, the context is the whole history. When the next request doesn't fit, whole old turns leave it, the
-oldest first, and their digests take their place in a note (``digest``); ``context_compacted`` says which, and the fold
+oldest first, and their digests take their place (``digest``); ``context_compacted`` says which, and the fold
 does it. A turn goes or stays as one: an assistant item with its calls, its continuation, and all their results; one that
 the provider paused, with the one that continues it. What people and the runtime said is never touched, and never the
 newest turn. If that alone doesn't fit, nothing is cut: the run stops, ``context_exhausted``.
@@ -12,6 +12,7 @@ times: once when it becomes a digest, once more if the digests lose their quotes
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from hashlib import sha256
 from typing import Final
@@ -19,29 +20,31 @@ from typing import Final
 import msgspec
 
 from . import events as e
+from .canonical import CanonicalRefused, canonical_bytes
 from .definitions import tools_offered
 from .digest import (
     DIGEST_REVISION,
-    NOTE_HEAD,
+    DIGESTS_HEAD,
     fact_line,
-    is_digest_note,
+    item_of,
     lines_in,
-    note_of,
     result_line,
     said_line,
     terse,
 )
 from .errors import BugError, HistoryRefused
-from .model import AssistantCall, AssistantItem, Item, ModelInput, NoteItem, ResultItem, UserItem
+from .model import AssistantCall, AssistantItem, DigestItem, Item, ModelInput, NoteItem, ResultItem, UserItem
 from .read_result import READ_RESULT
 from .request_head import request_head
 from .state import ZERO_DIGEST, State
+from .strict_json import JsonRefused, parse_object
+from .tool_definition import ToolDefinition
 
 BYTES_PER_TOKEN_ESTIMATE: Final = 3
 ITEM_OVERHEAD_TOKENS: Final = 8
 NEWEST_TURNS_KEPT: Final = 3
 """Turns that stay whole as long as they fit. The newest one always stays."""
-NOTE_OVERHEAD_BYTES: Final = len(NOTE_HEAD) + 16
+DIGESTS_OVERHEAD_BYTES: Final = len(DIGESTS_HEAD) + 16
 
 encode_item = msgspec.msgpack.Encoder().encode
 """The bytes of an item that are counted and hashed."""
@@ -134,7 +137,7 @@ def compaction(state: State) -> e.ContextCompacted | None:
     """What makes the next request fit: as few of the oldest turns as leave the context half empty, then more; then older
     digests without their quotes. None if what must stay doesn't fit."""
     spans = turns_of(state.items)
-    if len(spans) < 2 and not any(is_digest_note(item) for item in state.items):
+    if len(spans) < 2 and not any(isinstance(item, DigestItem) for item in state.items):
         return None
     room = _Room(state)
     until = _until(state, spans, room)
@@ -145,16 +148,32 @@ def compaction(state: State) -> e.ContextCompacted | None:
             continue
         made = compacted(state, until, without_quotes)
         if room.has(made.history_bytes, len(made.items)):
-            return e.ContextCompacted(
-                number=state.compactions + 1,
-                until=until,
-                terse=without_quotes,
-                items=len(made.items),
-                history_bytes=made.history_bytes,
-                context_sha256=made.rolling_sha256,
-                revision=DIGEST_REVISION,
-            )
+            return _event(state, until, without_quotes, made)
     return None
+
+
+def forced_compaction(state: State) -> e.ContextCompacted | None:
+    """For a provider that says the request is too long, by whatever it counts: all turns but the newest become digests; if
+    they are, digests lose their quotes. None if nothing gets smaller by it, so this comes to an end."""
+    spans = turns_of(state.items)
+    until = spans[-2].end if len(spans) > 1 else 0
+    for without_quotes in (False, True) if until else (True,):
+        made = compacted(state, until, without_quotes)
+        if made.history_bytes < state.counters.history_bytes:
+            return _event(state, until, without_quotes, made)
+    return None
+
+
+def _event(state: State, until: int, without_quotes: bool, made: Compacted) -> e.ContextCompacted:
+    return e.ContextCompacted(
+        number=state.compactions + 1,
+        until=until,
+        terse=without_quotes,
+        items=len(made.items),
+        history_bytes=made.history_bytes,
+        context_sha256=made.rolling_sha256,
+        revision=DIGEST_REVISION,
+    )
 
 
 class _Room:
@@ -177,7 +196,7 @@ class _Room:
 
 
 def _until(state: State, spans: Sequence[Span], room: _Room) -> int:
-    """Where the turns that go end; 0 if none does. Judged from above: a digest is counted with a note of its own."""
+    """Where the turns that go end; 0 if none does. Judged from above: a digest is counted with an item of its own."""
     size, count, until = state.counters.history_bytes, len(state.items), 0
     lines = _Lines(state)
     for number, span in enumerate(spans[:-1], 1):
@@ -186,7 +205,7 @@ def _until(state: State, spans: Sequence[Span], room: _Room) -> int:
             break
         part = state.items[span.start : span.end]
         digests = [line for item in part for line in lines.of(item)]
-        size += sum(len(line) + 1 for line in digests) + NOTE_OVERHEAD_BYTES
+        size += sum(len(line) + 1 for line in digests) + DIGESTS_OVERHEAD_BYTES
         size -= sum(len(encode_item(item)) for item in part)
         count += 1 - len(part)
         until = span.end
@@ -202,11 +221,11 @@ def compacted(state: State, until: int, without_quotes: bool) -> Compacted:
     def close() -> None:
         new = terse(open_lines, lines.is_latest) if without_quotes else open_lines
         if new:
-            kept.append(note_of(new))
+            kept.append(item_of(new))
         open_lines.clear()
 
     for number, item in enumerate(state.items):
-        if is_digest_note(item):
+        if isinstance(item, DigestItem):
             open_lines.extend(lines_in(item))
         elif number >= until or isinstance(item, UserItem | NoteItem):
             close()
@@ -260,25 +279,66 @@ def reads_on(state: State) -> bool:
     return all(tool.name != READ_RESULT.name for tool in state.pins.tools)
 
 
+def subject(asked: AssistantCall | None, definition: ToolDefinition | None) -> bytes:
+    """What a call was about: the fields of its tool's key, else its arguments without the incidental ones. Empty where they
+    can't be read or a key field is missing."""
+    try:
+        arguments = parse_object(asked.arguments) if asked is not None else {}
+        if definition is None or not arguments:
+            return canonical_bytes(arguments) if arguments else b""
+        if not isinstance(definition.key, tuple):
+            return definition.intent_sha256(arguments)
+        if not all(name in arguments for name in definition.key):
+            return b""
+        return canonical_bytes({name: arguments[name] for name in definition.key})
+    except (JsonRefused, CanonicalRefused):
+        return b""
+
+
 class _Lines:
     """The digests of one pass over a context, item by item and in order."""
 
     def __init__(self, state: State) -> None:
         self._state = state
         self._asked: dict[str, AssistantCall] = {}
-        self._succeeded: dict[str, int] = {}
-        for item in state.items:
-            if isinstance(item, ResultItem) and not item.is_error:
-                self._succeeded[item.name] = self._succeeded.get(item.name, 0) + 1
+        self._subjects: dict[str, bytes] = {}
+        self._succeeded: Counter[tuple[str, bytes]] = Counter()
+        self._note_successes()
         self._facts: dict[str, list[str]] = {}
         for name, fact in state.facts.items():
             if fact.call:
                 self._facts.setdefault(fact.call, []).append(name)
 
-    def is_latest(self, name: str, call: str, at_ms: int) -> bool:
+    def _note_successes(self) -> None:
+        """What succeeded of the tools that failed too, by what each call was about."""
+        items, tools = self._state.items, self._state.tools
+        failed = {item.name for item in items if isinstance(item, ResultItem) and item.is_error}
+        if not failed:
+            return
+        asked: dict[str, AssistantCall] = {}
+        for item in items:
+            if isinstance(item, AssistantItem):
+                asked = {call.call_id: call for call in item.calls}
+            elif isinstance(item, ResultItem) and item.name in failed:
+                about = subject(asked.get(item.call_id), tools.get(item.name))
+                self._subjects[item.call_id] = about
+                if not item.is_error:
+                    self._succeeded.update((item.name, one) for one in {about, b""})
+
+    def _resolved(self, item: ResultItem) -> bool:
+        """Whether a later call of its tool about the same succeeded; a call of which nobody can say what it was about is
+        resolved by any."""
+        about = self._subjects.get(item.call_id)
+        if about is None:
+            return False
+        if not item.is_error:
+            self._succeeded.subtract((item.name, one) for one in {about, b""})
+        return self._succeeded[item.name, about] > 0 and item.call_id not in self._state.unknown_calls
+
+    def is_latest(self, name: str, seq: int) -> bool:
         """Whether a fact's value is the one that counts."""
         fact = self._state.facts.get(name)
-        return fact is not None and (fact.call, fact.at_ms) == (call, at_ms)
+        return fact is not None and fact.seq == seq
 
     def of(self, item: Item) -> Iterator[bytes]:
         """What stays of this one."""
@@ -288,16 +348,13 @@ class _Lines:
                 yield said_line(item.text)
         elif isinstance(item, ResultItem):
             state = self._state
-            if not item.is_error:
-                self._succeeded[item.name] -= 1
-            later = self._succeeded.get(item.name, 0) > 0
             yield result_line(
                 self._asked.get(item.call_id),
                 item,
                 state.tools.get(item.name),
-                resolved=later and item.call_id not in state.unknown_calls,
+                resolved=self._resolved(item),
                 approval=state.approvals.get(item.call_id, ""),
             )
             for name in self._facts.get(item.call_id, ()):
                 fact = state.facts[name]
-                yield fact_line(name, fact.value, fact.call, fact.at_ms)
+                yield fact_line(name, fact.value, fact.call, fact.at_ms, fact.seq)

@@ -22,6 +22,8 @@ from .strict_json import parse_value
 FACTS_MAX: Final = 256
 """Names of facts in one run. A tool's fact beyond them isn't recorded and stays in its result; the host's is refused."""
 FACT_BYTES_MAX: Final = 1_024
+FACT_RECORDS_MAX: Final = 4_096
+"""How often the host records a fact in one run, whatever their names."""
 
 
 def facts_in(declared: Mapping[str, str], whole: bytes) -> dict[str, bytes]:
@@ -78,4 +80,6 @@ def record_fact(state: State, command: RecordFact, now_ms: int) -> Decision:
         )
     if command.name not in state.facts and len(state.facts) >= FACTS_MAX:
         return refuse("facts_max", f"the run has {FACTS_MAX} facts")
+    if state.facts_recorded >= FACT_RECORDS_MAX:
+        return refuse("facts_max", f"facts were recorded {FACT_RECORDS_MAX} times")
     return Decision((e.FactRecorded(command.name, value, by=command.by, command_id=command.command_id),))

@@ -17,7 +17,7 @@ from . import events as e
 from .canonical import decode_canonical
 from .context import check_compaction, encode_item, reads_on
 from .definitions import decode_definition, tools_offered
-from .digest import fact_line, handle_of, note_of
+from .digest import fact_line, handle_of, item_of
 from .errors import BugError, HistoryRefused
 from .goal import Evidence
 from .guarded import is_withheld
@@ -212,12 +212,20 @@ def take_in(state: State) -> None:
     phase = state.resume_phase if state.phase == "suspended" else state.phase
     free = phase in ("created", "model_retry", "results_ready") and state.finish != "paused"
     if free or (phase == "deciding" and state.finish == "final"):
-        for item in state.waiting_items:
-            _append_item(state, item)
-        state.waiting_items = []
+        _take_in_facts(state)
         for text in state.unread:
             _append_item(state, UserItem(text))
         state.unread = []
+
+
+def _take_in_facts(state: State) -> None:
+    """One item with the latest values. A fact that a result set meanwhile is in that result."""
+    waiting = [(name, state.facts[name]) for name in state.waiting_facts]
+    lines = [fact_line(name, fact.value, "", fact.at_ms, fact.seq) for name, fact in waiting if not fact.call]
+    if lines:
+        _append_item(state, item_of(lines))
+    if waiting:
+        state.waiting_facts = []
 
 
 def _limits_raised(state: State, event: e.LimitsRaised, at_ms: int) -> None:
@@ -263,7 +271,7 @@ def _run_suspended(state: State, event: e.RunSuspended, at_ms: int) -> None:
     state.phase = next_run_phase(before, "run_suspended")
     # A turn that came to nothing is asked for again from the same history.
     state.resume_phase = "results_ready" if before == "deciding" else before
-    if state.unread or state.waiting_items:
+    if state.unread or state.waiting_facts:
         take_in(state)
     _stop(state, event, at_ms)
 
@@ -340,7 +348,7 @@ def _model_responded(state: State, event: e.ModelResponded, at_ms: int) -> None:
     if not event.calls and event.finish in ("final", "paused") and (event.text or event.continuation):
         # A turn with calls joins the history when its results do: a call is never split from its result.
         _append_item(state, AssistantItem(event.text, (), event.continuation))
-    if state.unread or state.waiting_items:
+    if state.unread or state.waiting_facts:
         take_in(state)
 
 
@@ -350,7 +358,7 @@ def _model_failed(state: State, event: e.ModelFailed, at_ms: int) -> None:
     state.model_code = event.code
     state.model_retry_at_ms = event.retry_at_ms
     state.response_id = event.response_id
-    if state.unread or state.waiting_items:
+    if state.unread or state.waiting_facts:
         take_in(state)
 
 
@@ -834,7 +842,7 @@ def _close_turn(state: State) -> None:
             _taint(state, call)
     counters = state.counters
     counters.idle_turns = 0 if state.turn_progress else counters.idle_turns + 1
-    if state.unread or state.waiting_items:
+    if state.unread or state.waiting_facts:
         take_in(state)
 
 
@@ -842,8 +850,8 @@ def _taint(state: State, call: CallState) -> None:
     """From the next turn on the model has read this result: words of outsiders, unless its tool vouches for it. An agent's
     is as tainted as its own run was."""
     definition = state.tools[call.tool]
-    if definition.trust == "trusted":
-        return
+    if definition.trust == "trusted" or definition is READ_RESULT:
+        return  # what is read on was bound in this run before, and tainted it then, or is vouched for
     if definition.kind == "agent":
         for source in () if call.child is None else call.child.untrusted:
             state.untrusted = added(state.untrusted, source)
@@ -940,7 +948,9 @@ def _lease_denied(state: State, event: e.LeaseDenied, at_ms: int) -> None:
 
 
 def _context_compacted(state: State, event: e.ContextCompacted, at_ms: int) -> None:
-    phase = next_run_phase(state.phase, "context_compacted")
+    forced = state.phase == "deciding" and state.finish == "context_exceeded"
+    # What the provider found too long is asked for again, as a new turn.
+    phase = next_run_phase(state.phase, "context_compacted", "results_ready" if forced else state.phase)
     made = check_compaction(state, event)
     state.phase = phase
     state.compactions = event.number
@@ -949,6 +959,8 @@ def _context_compacted(state: State, event: e.ContextCompacted, at_ms: int) -> N
     state.rolling_sha256 = made.rolling_sha256
     if not state.reading:
         _offer_reading(state)
+    if forced:
+        take_in(state)
 
 
 def _offer_reading(state: State) -> None:
@@ -962,10 +974,12 @@ def _offer_reading(state: State) -> None:
 
 def _fact_recorded(state: State, event: e.FactRecorded, at_ms: int) -> None:
     state.phase = next_run_phase(state.phase, "fact_recorded")
-    state.facts[event.name] = FactState(event.value, event.call, at_ms)
+    state.facts[event.name] = FactState(event.value, event.call, at_ms, state.seq + 1)
     if not event.call:
         # Nothing else in the history says it: it goes in as it is, after the turn that is under way.
-        state.waiting_items.append(note_of([fact_line(event.name, event.value, "", at_ms)]))
+        state.facts_recorded += 1
+        if event.name not in state.waiting_facts:
+            state.waiting_facts.append(event.name)
         take_in(state)
     _remember(state, event)
 

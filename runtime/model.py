@@ -109,6 +109,13 @@ class NoteItem(msgspec.Struct, frozen=True, array_like=True, tag="note", gc=Fals
     text: str
 
 
+class DigestItem(msgspec.Struct, frozen=True, array_like=True, tag="digest", gc=False):
+    """Records in place of earlier turns, and facts that the host recorded. Much of it is what far sides wrote, so an adapter
+    gives it the authority of a tool's result: never that of the runtime or a user."""
+
+    text: str
+
+
 class AssistantCall(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A call inside an assistant item: the runtime's id, the provider's label, the name and the raw arguments."""
 
@@ -136,7 +143,7 @@ class ResultItem(msgspec.Struct, frozen=True, array_like=True, tag="result", gc=
     content: bytes
 
 
-Item = UserItem | NoteItem | AssistantItem | ResultItem
+Item = UserItem | NoteItem | DigestItem | AssistantItem | ResultItem
 
 
 class ModelInput(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -74,11 +74,13 @@ class ChildState(msgspec.Struct, gc=False):
 
 
 class FactState(msgspec.Struct, frozen=True, gc=False):
-    """The latest value of one fact: canonical JSON of a scalar, the call that it is from (none: the host recorded it), when."""
+    """The latest value of one fact: canonical JSON of a scalar, the call that it is from (none: the host recorded it), when, and the
+    seq of its event."""
 
     value: bytes
     call: str
     at_ms: int
+    seq: int
 
 
 class CallState(msgspec.Struct, gc=False):
@@ -335,8 +337,10 @@ class State(msgspec.Struct):
     approvals: dict[str, str] = {}
     """Call -> what was decided about its latest preview."""
     facts: dict[str, FactState] = {}
-    waiting_items: list[Item] = []
-    """What came while a turn was under way: it joins ``items`` after it."""
+    facts_recorded: int = 0
+    """How often the host recorded one."""
+    waiting_facts: list[str] = []
+    """Facts that the host recorded while a turn was under way: their latest values join ``items`` after it."""
 
     stopped_at_ms: int = 0
     """When it stopped or ended last."""

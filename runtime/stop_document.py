@@ -59,7 +59,7 @@ FINISH_LEADS_TO: Final[dict[FinishKind, tuple[tuple[str, ...], str]]] = {
     "refused": (("model_refusal",), ""),
     "filtered": (("content_filtered",), ""),
     "paused": ((), "another turn, within `turns`"),
-    "context_exceeded": (("context_exhausted",), ""),
+    "context_exceeded": (("context_exhausted",), "after a compaction, if one makes the context smaller"),
     "model_error": (("model_failed",), "after bounded retries"),
     "provider_error": (("model_failed",), "after bounded retries"),
     "transport_broken": (("model_failed",), "after bounded retries"),

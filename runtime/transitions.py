@@ -124,6 +124,8 @@ def _run_table() -> RunTable:
     for phase in ("created", "model_retry", "results_ready", "deciding"):
         # `created`: what the host recorded before the first request can be too much for it.
         table[(phase, "context_compacted")] = (phase,)
+    # The provider said that the request was too long: the next one is due from a smaller context.
+    table[("deciding", "context_compacted")] = ("deciding", "results_ready")
     for tag in _CALL_EVENTS:
         table[("open_calls", tag)] = ("open_calls",)
     for phase in _LIVE:

@@ -8,7 +8,7 @@ from . import events as e
 from .answer import answer_of
 from .binding import check_bindings
 from .commands import ModelReplied
-from .context import compaction, fits, input_tokens_bound, request_sha256
+from .context import compaction, fits, forced_compaction, input_tokens_bound, request_sha256
 from .decision import NOTHING, Decision
 from .definitions import is_offered
 from .guarded import answer_guarded
@@ -317,6 +317,9 @@ def judge(state: State, now_ms: int) -> Decision:
         case "filtered":
             return stop(state, "content_filtered")
         case "context_exceeded":
+            compact = forced_compaction(state)
+            if compact is not None:
+                return Decision((compact,))
             return stop(state, "context_exhausted", "said by the provider")
         case "paused":
             return next_request(state, now_ms)

@@ -16,9 +16,8 @@ from boundloop.eventstore.history import pins_of, read_records
 from boundloop.eventstore.requests import PastRequest, past_request
 from boundloop.runtime import events as e
 from boundloop.runtime.canonical import canonical_bytes
-from boundloop.runtime.digest import is_digest_note
 from boundloop.runtime.limits import Limits
-from boundloop.runtime.model import ModelInput, NoteItem
+from boundloop.runtime.model import DigestItem, ModelInput
 from boundloop.runtime.policy import Policy, PolicyAnswer, PolicyQuestion
 from boundloop.runtime.tool_spec import tool
 
@@ -198,7 +197,7 @@ def test_a_long_run_goes_on_in_a_small_context_and_every_request_comes_out_of_th
     assert len(site.of(result.run_id, e.ContextCompacted)) >= 2
     check_all_rebuilt(site, host, result.run_id)
     last = host.model.recorded[-1]
-    text = "".join(item.text for item in last.items if isinstance(item, NoteItem) and is_digest_note(item))
+    text = "".join(item.text for item in last.items if isinstance(item, DigestItem))
     assert '"conditions":{"unit":"mm"}' in text
 
 
@@ -217,7 +216,7 @@ def test_a_host_that_dies_at_a_compaction_leaves_nothing_behind(site: Site, befo
 
 def test_what_was_compacted_is_read_on_by_the_handle_of_its_digest(site: Site) -> None:
     def first_digest(request: ModelInput) -> Any:
-        note = next(item for item in request.items if isinstance(item, NoteItem) and is_digest_note(item))
+        note = next(item for item in request.items if isinstance(item, DigestItem))
         line = json.loads(note.text.split("\n")[1])
         return call("read_result", {"handle": line["handle"], "limit": 600})
 

@@ -19,6 +19,7 @@ from boundloop.runtime.events import CallProposed
 from boundloop.runtime.model import (
     AssistantCall,
     AssistantItem,
+    DigestItem,
     Item,
     ModelInput,
     NoteItem,
@@ -114,6 +115,17 @@ def test_a_note_is_told_from_a_user() -> None:
         "a",
         "[runtime] b",
     ]
+
+
+def test_digests_go_out_as_a_tools_result_and_nobody_elses_words() -> None:
+    messages = written([UserItem("a"), DigestItem("one\ntwo"), calling("x")], system="")["messages"]
+    assert [message["role"] for message in messages] == ["user", "assistant", "tool", "assistant"]
+    made = messages[1]["tool_calls"]
+    assert messages[1]["content"] is None
+    assert [one["function"] for one in made] == [{"name": "recorded_turns", "arguments": "{}"}]
+    assert messages[2] == {"role": "tool", "tool_call_id": made[0]["id"], "content": "one\ntwo"}
+    assert made[0]["id"].isalnum()
+    assert len(made[0]["id"]) == 9
 
 
 # --- the history ------------------------------------------------------------------------------------------------------
@@ -227,6 +239,7 @@ def test_encoding_never_fails_for_what_a_log_can_hold(text: str, raw: bytes, lab
     items: list[Item] = [
         UserItem(text),
         NoteItem(text),
+        DigestItem(text),
         AssistantItem(text, (AssistantCall("c1.0", label, text, raw),), raw),
         ResultItem("c1.0", label, text, True, raw),
         ResultItem("c9.9", label, text, True, raw),

@@ -19,6 +19,7 @@ from boundloop.runtime.canonical import canonical_bytes
 from boundloop.runtime.commands import RecordFact, encode_command
 from boundloop.runtime.limits import Limits
 from boundloop.runtime.read_result import part_of
+from boundloop.runtime.taint import Trust
 from boundloop.runtime.tool_spec import tool
 
 
@@ -118,3 +119,33 @@ def test_a_fact_from_another_shell_is_recorded_once(site: Site, times: int) -> N
 async def _submitted(host: Any, run_id: str, command: RecordFact) -> Any:
     answer = await host.site.store.submit(run_id, command.command_id, encode_command(command))
     return decode_answer(answer)
+
+
+def test_a_handle_that_names_two_results_finds_neither(site: Site) -> None:
+    @tool(risk="read")
+    async def number(of: int) -> int:
+        """One more."""
+        return of + 1
+
+    host = site.open([*(call("number", {"of": of}) for of in range(20)), say("counted")], [number])
+    run_id = host.run().run_id
+    digests = [done.result_sha256.hex() for done in site.of(run_id, e.CallExecuted) if done.result_sha256]
+    firsts = [digest[0] for digest in digests]
+    shared = next(first for first in firsts if firsts.count(first) > 1)  # 20 hashes, 16 digits
+    assert asyncio.run(whole_result(site.store, run_id, shared)) is None
+    assert asyncio.run(whole_result(site.store, run_id, digests[0])) == b"1"
+
+
+@pytest.mark.parametrize(
+    ("trust", "tainted"), [("trusted", []), ("untrusted", ["dump"]), ("undeclared", ["dump"])]
+)
+def test_reading_on_taints_no_more_than_the_result_did(site: Site, trust: Trust, tainted: list[str]) -> None:
+    @tool(risk="read", result_bytes_max=400, trust=trust)
+    async def dump() -> str:
+        """A long text."""
+        return "x" * 5_000
+
+    host = site.open([call("dump"), read_first, say("read")], [dump])
+    result = host.run()
+    assert [done.outcome for done in site.of(result.run_id, e.CallExecuted)] == ["succeeded"] * 2
+    assert [source.tool for source in host.state(result.run_id).untrusted] == tainted
