@@ -25,6 +25,7 @@ from boundloop.runtime.tool_spec import ToolSpec
 
 from .clock import passed
 from .plan import Strike
+from .shop import ONE_A_KEY
 
 if TYPE_CHECKING:
     from .hosts import SimHost
@@ -86,7 +87,7 @@ class SimExecutors:
                 await asyncio.get_running_loop().create_future()
             if strike.kind == "query_late":
                 answer = await ask_far_side(spec, key)
-                await passed(strike.size / 100)
+                await passed(2 + strike.size / 120)
                 return answer
             return unknown("timeout")
         return await ask_far_side(spec, key)
@@ -117,8 +118,11 @@ class Attempt:
     def begin(self) -> Callable[[], None] | None:
         world = self._world
         strike = world.struck("dispatch")
-        if strike is None and self._dispatch.spec.definition.risk == "irreversible":
+        spec = self._dispatch.spec
+        if strike is None and spec.version_of is not None:
             strike = world.struck("approved")
+        if strike is None and spec.query is not None:
+            strike = world.struck("queryable")
         self._strike = strike
         if strike is not None:
             world.triples.at_run(strike.kind, self._dispatch.run_id)
@@ -156,10 +160,19 @@ class Attempt:
             case "executed_but_timed_out":
                 self._later(late % 50, self._arrive)
                 self._later(valid_ms, self._report_timeout)
-            case "arrives_late":
+            case "word_after_absent" if self._dispatch.spec.definition.name in ONE_A_KEY:
+                self._world.far_side.hidden.add(self._dispatch.context.key)
+                self._later(late % 50, self._arrive)
+                self._later(valid_ms, self._report_timeout)
+                place = (self._dispatch.run_id, self._dispatch.call)
+                self._world.after_absent[place] = lambda: self._later(late % 40, self._report_success_late)
+            case "queryable_unheard" | "word_after_absent":
+                self._later(late % 50, self._arrive)
+                self._later(valid_ms, self._report_timeout)
+            case "arrives_late" | "queryable_late":
                 self._later(valid_ms + late * (MARGIN_MS - 500) // 1_000, self._arrive)
                 self._later(valid_ms, self._report_timeout)
-            case "request_lost":
+            case "request_lost" | "queryable_lost":
                 self._later(valid_ms, self._report_timeout)
             case "executor_lost":
                 if after:

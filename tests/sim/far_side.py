@@ -36,6 +36,7 @@ class FarSide:
         self.acted: dict[str, dict[str, Any]] = {}
         self.runs: set[str] = set()
         self.mode = ""
+        self.hidden: set[str] = set()
         self._moved: dict[str, int] = {}
 
     def read(

@@ -9,7 +9,19 @@ from __future__ import annotations
 
 from typing import Final, Literal, NamedTuple
 
-Point = Literal["append", "store", "dispatch", "query", "approved", "check", "model", "person", "time"]
+Point = Literal[
+    "append",
+    "store",
+    "dispatch",
+    "query",
+    "intent",
+    "queryable",
+    "approved",
+    "check",
+    "model",
+    "person",
+    "time",
+]
 
 
 class Kind(NamedTuple):
@@ -25,6 +37,8 @@ PASSES: Final[dict[Point, int]] = {
     "append": 36,
     "store": 90,
     "dispatch": 12,
+    "intent": 4,
+    "queryable": 2,
     "approved": 2,
     "query": 1,
     "check": 10,
@@ -45,6 +59,10 @@ KINDS: Final[dict[str, Kind]] = {
         "append", 3, "the request arrives twice; the second answer is the one that is heard"
     ),
     "append_stalled": Kind("append", 3, "the append is made seconds late"),
+    "intent_fails": Kind("intent", 5, "the append with the intent of an effect isn't made, for a while"),
+    "intent_unheard": Kind(
+        "intent", 4, "the append with the intent of an effect is made, the answer is an error"
+    ),
     "torn_batch": Kind("append", 3, "the blobs are written and the rows are not"),
     "store_busy": Kind("store", 3, "one read or change of ownership fails"),
     "store_answer_lost": Kind("store", 3, "it is done, the answer is an error"),
@@ -79,6 +97,18 @@ KINDS: Final[dict[str, Kind]] = {
     "approved_moved_on": Kind(
         "approved", 5, "what was approved is refused, with proof, since its order has changed meanwhile"
     ),
+    "queryable_lost": Kind(
+        "queryable", 4, "what can be asked about never arrives and is reported as timed out"
+    ),
+    "queryable_late": Kind(
+        "queryable", 4, "what can be asked about is reported as timed out and arrives after that"
+    ),
+    "queryable_unheard": Kind(
+        "queryable", 4, "what can be asked about takes effect and is reported as timed out"
+    ),
+    "word_after_absent": Kind(
+        "queryable", 8, "its far side is behind and says that there is nothing, and then its report comes"
+    ),
     "query_fails": Kind("query", 11, "the far side can't say"),
     "query_late": Kind("query", 8, "the far side's answer comes seconds after it was true"),
     "crash_at_query": Kind("query", 10, "the host dies while it asks the far side"),
@@ -87,11 +117,11 @@ KINDS: Final[dict[str, Kind]] = {
     "check_raises": Kind("check", 4, "a check raises"),
     "policy_denies": Kind("check", 2, "the policy denies, sometimes for good"),
     # --- models ---
-    "truncated": Kind("model", 1, "the turn was cut"),
-    "refused": Kind("model", 1, "the model refuses"),
+    "truncated": Kind("model", 2, "the turn was cut"),
+    "refused": Kind("model", 2, "the model refuses"),
     "filtered": Kind("model", 1, "the content was filtered"),
     "paused": Kind("model", 3, "the turn is paused and goes on with the next request"),
-    "context_exceeded": Kind("model", 1, "the provider says that the context is too long"),
+    "context_exceeded": Kind("model", 2, "the provider says that the context is too long"),
     "model_error": Kind("model", 3, "the model fails"),
     "provider_error": Kind("model", 3, "the provider fails and says when to come again"),
     "transport_broken": Kind("model", 3, "the answer breaks off"),

@@ -25,7 +25,7 @@ from boundloop.runtime.state import METERED, State, state_digest
 from .far_side import Request
 from .people import same_arguments
 from .promises import Broken, Promises
-from .shop import EFFECTS, FAR_SIDES
+from .shop import EFFECTS, FAR_SIDES, ONE_A_KEY
 
 if TYPE_CHECKING:
     from .world import World
@@ -405,7 +405,8 @@ class Judge:
             self.broken("I5", f"{name}: {request.arguments} aren't the validated arguments")
         if request.tool not in EFFECTS:
             return
-        if FAR_SIDES[request.tool] in ("queryable", "none") and request.key in self._world.far_side.effects:
+        counted = FAR_SIDES[request.tool] in ("queryable", "none") and request.tool not in ONE_A_KEY
+        if counted and request.key in self._world.far_side.effects:
             self.broken("I4", f"{name}: a second request for an effect that happened")
         if request.tool in _ASKS_A_PERSON or request.call in watch.needs_yes:
             approval = watch.yes.get(request.call, "")

@@ -64,6 +64,8 @@ class Line:
     async def _append(self, request: Append) -> AppendAnswer:
         await self._reached("append")
         strike = self._world.struck("append")
+        if strike is None and request.claim is not None and request.claim.kind == "intent":
+            strike = self._world.struck("intent")
         if strike is None:
             return self._heard(request, await self._store.append(request))
         self._world.triples.at_append(strike.kind, request)
@@ -83,7 +85,10 @@ class Line:
             case "crash_after_append":
                 await store.append(request)
                 await self._die()
-            case "append_answer_lost":
+            case "intent_fails":
+                world.outage_until_s = world.loop.now_s + strike.size / 250
+                raise unavailable("busy")
+            case "append_answer_lost" | "intent_unheard":
                 await store.append(request)
                 raise unavailable("disconnected")
             case "append_timeout":

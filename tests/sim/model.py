@@ -15,6 +15,7 @@ from boundloop.runtime.canonical import canonical_bytes
 from boundloop.runtime.model import ModelInput, ModelTurn, ProposedCall, ResultItem, Usage
 from boundloop.runtime.prices import Price
 
+from . import pinned
 from .clock import passed
 from .pinned import FAMILY, MODEL, PRICE
 from .plan import Strike
@@ -27,9 +28,13 @@ USAGE: Final = Usage(120, 24)
 EXTRA_TURNS: Final = 3
 """Turns beyond its script in which it still tries for the evidence that its goal asks for."""
 
-_EFFECTS: Final = ("book", "book", "tag", "pay", "refund", "refund", "letter", "note")
+STUBBORN_SHARE: Final = 0.015
+STUBBORN_TURNS_MAX: Final = 4
+"""Some runs ask for the same until an error tells them off, or for so many turns."""
+
+_EFFECTS: Final = ("book", "book", "tag", "pay", "refund", "refund", "letter", "note", "wire")
 _READS: Final = ("look", "look", "audit", "audit", "audit", "mail", "ask_user")
-_SAFE: Final = ("book", "tag", "pay")
+_SAFE: Final = ("book", "tag", "pay", "note", "wire")
 _AGENTS: Final = ("clerk", "helper", "team")
 _HOSTILE: Final[tuple[tuple[str, bytes], ...]] = (
     ("refund", b'{"order_id":"A1","cents":1'),
@@ -96,7 +101,8 @@ class SimModel:
             case "model_raises":
                 raise ConnectionResetError
             case "overrun":
-                return self._sensible(request, chance, Usage(strike.size * 20, strike.size * 9))
+                more = strike.size * 20 + (pinned.TOKENS if strike.size % 4 == 0 else 0)
+                return self._sensible(request, chance, Usage(more, strike.size * 9))
             case "usage_unknown":
                 return self._sensible(request, chance, None if strike.size % 2 else Usage(-5, 2**60))
             case "hostile_calls":
@@ -132,7 +138,10 @@ class SimModel:
         return ModelTurn(finish="final", finish_raw="stop", text=text, usage=usage)
 
     def _proposals(self, request: ModelInput, chance: Random) -> list[ProposedCall]:
-        turns = self._world.dice("turns", request.run_id).choice((1, 2, 2, 3))
+        habit = self._world.dice("turns", request.run_id)
+        turns = habit.choice((1, 2, 2, 3))
+        if habit.random() < STUBBORN_SHARE and any(tool.name == "status" for tool in request.tools):
+            return [] if _was_told_off(request) else [_call(habit, "status", number) for number in range(2)]
         offered = [tool.name for tool in request.tools]
         if request.turn > turns:
             missing = self._missing(request)
@@ -157,6 +166,12 @@ class SimModel:
         goal = self._world.goal_of(request)
         done = {item.name for item in request.items if isinstance(item, ResultItem) and not item.is_error}
         return goal if goal and goal not in done else ""
+
+
+def _was_told_off(request: ModelInput) -> bool:
+    return request.turn > STUBBORN_TURNS_MAX or any(
+        isinstance(item, ResultItem) and item.is_error for item in request.items
+    )
 
 
 def _wanted(chance: Random, offered: Sequence[str]) -> str:

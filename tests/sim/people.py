@@ -27,6 +27,8 @@ from boundloop.runtime.commands import (
 )
 from boundloop.runtime.limits import MARGIN_MS
 
+from .shop import declared_limits
+
 if TYPE_CHECKING:
     from .world import World
 
@@ -84,10 +86,21 @@ class People:
                 self._asked(run_id, event.approval_id)
             case e.QuestionAsked():
                 self._wondered(run_id, event)
+            case e.ChildReserved():
+                self._lent(run_id, event)
             case e.RunSuspended():
                 self._stopped(run_id, event)
             case _:
                 pass
+
+    def _lent(self, run_id: str, event: e.ChildReserved) -> None:
+        """Somebody sees that a child has less than its agent might have, and gives the run at the top more."""
+        most = declared_limits(event.agent).get("turns", 0)
+        if event.granted.get("turns", 0) < most:
+            root = self._world.judge.runs[run_id].root_id
+            after_ms = self._world.dice("lent", run_id, event.call).randint(20, 400)
+            raised = {"turns": 40, "tool_calls": 80, "model_attempts": 90}
+            self._submit(root, RaiseLimits(command_id=self._id(), by="boss", raised=raised), after_ms)
 
     # --- approvals ---------------------------------------------------------------------------------------------------
 

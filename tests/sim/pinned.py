@@ -16,6 +16,9 @@ from .shop import policy, toolbox
 FAMILY: Final = "simulated"
 MODEL: Final = "sim-1"
 PRICE: Final = Price(input=1_000, output=2_000)
+TOKENS: Final = 300_000
+"""What a roomy run has: more than it needs, and less than a provider may report."""
+
 GOALS: Final = ("book", "tag", "refund")
 
 _ROOMY: Final = {
@@ -36,6 +39,7 @@ _ROOMY: Final = {
     "equal_results": 4,
     "children": 6,
     "depth": 3,
+    "total_tokens": TOKENS,
 }
 
 PROFILES: Final[dict[str, dict[str, int]]] = {
@@ -45,19 +49,20 @@ PROFILES: Final[dict[str, dict[str, int]]] = {
     "little_money": {"cost_micros": 12},
     "few_tokens": {"total_tokens": 12_000},
     "soon_over": {"deadline_ms": 5_000},
-    "small_context": {"context_tokens": 4_300},
+    "small_context": {"context_tokens": 5_600},
     "staged": {},
+    "lean": {"turns": 4},
     "no_patience": {"denials": 1, "failures": 1, "invalid_streak": 1, "repeats": 2, "equal_results": 1},
 }
 
-NOT_TIGHT: Final = ("roomy", "small_context", "staged")
+NOT_TIGHT: Final = ("roomy", "small_context", "staged", "lean")
 """Profiles under which a run isn't expected to run out of anything."""
 
 _STAGES: Final = stages_from(
     (
         Stage("enquire", tools=("look", "audit", "mail", "ask_user"), leave="look"),
         Stage("draft", tools=("look", "book", "tag", "clerk"), leave="book"),
-        Stage("submit", tools=("look", "tag", "refund", "pay", "letter", "helper")),
+        Stage("submit", tools=("look", "tag", "refund", "pay", "letter", "wire", "helper")),
     )
 )
 

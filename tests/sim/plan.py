@@ -20,7 +20,8 @@ from .pinned import GOALS, NOT_TIGHT, PROFILES
 
 STRIKES_MAX: Final = 7
 TIME_MS_MAX: Final = 9_000
-LOST_MAX: Final = 5
+LOST_MAX: Final = 3
+_LOST: Final = ("queryable_lost", "queryable_late", "queryable_unheard")
 
 
 class Strike(msgspec.Struct, frozen=True):
@@ -95,8 +96,9 @@ def _strikes(chance: Random, kinds: list[str]) -> Iterator[Strike]:
     for kind in kinds:
         yield Strike(kind, _nth(chance, kind), chance.randrange(1_000))
         if KINDS[kind].point == "query":
+            lost = _LOST[:2] if kind == "query_late" else _LOST
             for nth in range(1, LOST_MAX + 1):
-                yield Strike("executed_but_timed_out", nth, chance.randrange(1_000))
+                yield Strike(chance.choice(lost), nth, chance.randrange(1_000))
 
 
 def _nth(chance: Random, kind: str) -> int:
@@ -107,10 +109,10 @@ def _nth(chance: Random, kind: str) -> int:
 def _roots(chance: Random) -> tuple[Root, ...]:
     roots: list[Root] = []
     for number in range(chance.choice((1, 1, 2, 2))):
-        tight = chance.random() < 0.08
+        tight = chance.random() < 0.06
         profile = chance.choice([name for name in PROFILES if name not in NOT_TIGHT])
         if not tight:
-            profile = chance.choices(NOT_TIGHT, (70, 12, 18))[0]
+            profile = chance.choices(NOT_TIGHT, (70, 11, 15, 4))[0]
         roots.append(
             Root(
                 run_id=f"root{number}",

@@ -27,6 +27,9 @@ HOST_DEATHS_MAX: Final = 3
 ABSURD: Final = 2**40
 """Tokens that no provider can mean; what is stored of such a number may be less."""
 
+STAMPED: Final = frozenset({"status"})
+"""Reads that say the same of an order for ever, and the moment beside it."""
+
 _MONEY: Final = ("input_tokens", "output_tokens", "total_tokens", "cost_micros")
 _SETTLES: Final = (
     e.ModelResponded,
@@ -52,6 +55,8 @@ class Kept:
         self.recheck_after_s: dict[str, float] = {}
         self.unclear: set[str] = set()
         self.leases: dict[str, dict[str, int]] = {}
+        self.equal: dict[tuple[str, bytes], int] = {}
+        self.equal_before: dict[tuple[str, bytes], int] = {}
         self.request: e.ModelRequested | None = None
 
 
@@ -137,8 +142,10 @@ class Promises:
                 self._within(state)
             case e.CallValidated():
                 self._validated(watch, event)
-            case e.ResultBound() if event.status == "ok" and watch.tools[event.call] in EFFECTS:
-                self._bound(watch, event)
+            case e.ResultBound() if event.status == "ok":
+                self._seen(watch, event)
+                if watch.tools[event.call] in EFFECTS:
+                    self._bound(watch, event)
             case _:
                 pass
         if isinstance(event, _SETTLES):
@@ -185,6 +192,14 @@ class Promises:
         if self._intents.setdefault(intent, key) != key or self._key_of.setdefault(key, intent) != intent:
             raise Broken("I4", f"{event.call} {tool}: one key for two intents, or two for {intent}")
 
+    def _seen(self, watch: RunWatch, event: e.ResultBound) -> None:
+        """How often a read came to the same, but for the moment that it names."""
+        kept, tool = self._of(watch), watch.tools[event.call]
+        if tool not in STAMPED or event.replayed is not None:
+            return
+        same = (tool, watch.arguments.get(event.call, b""))
+        kept.equal[same] = kept.equal.get(same, 0) + 1
+
     def _bound(self, watch: RunWatch, event: e.ResultBound) -> None:
         """What is bound as done is what was asked for, but for words that don't matter."""
         tool = watch.tools[event.call]
@@ -210,6 +225,10 @@ class Promises:
             if (effect or watch.tools[other] in EFFECTS) and other not in watch.bound:
                 raise Broken("I13", f"{call} starts before {other} is bound")
         if not effect:
+            same = (tool, watch.arguments.get(call, b""))
+            seen = kept.equal_before.get(same, 0)
+            if seen and seen + 1 >= state.limits.equal_results and event.attempt == 1:
+                raise Broken("I7", f"{call} {tool} starts after {seen} equal results")
             return
         about = (state.operation_id, tool, watch.arguments.get(call, b""))
         asked_s = self._policy_asked_s.get(about)
@@ -234,6 +253,9 @@ class Promises:
         if sent_ms <= kept.valid_until_ms[event.call] + MARGIN_MS:
             raise Broken("I4", f"{event.call} counts as absent by a question that was sent too early")
         kept.unclear.discard(event.call)
+        then = self._world.after_absent.pop((watch.state.run_id, event.call), None)
+        if then is not None:
+            then()
 
     # --- limits ------------------------------------------------------------------------------------------------------
 
@@ -260,6 +282,7 @@ class Promises:
         request = kept.request
         if isinstance(event, e.ModelResponded):
             kept.turn_calls = []
+            kept.equal_before = dict(kept.equal)
         if request is None:
             return
         lost = isinstance(event, e.ModelFailed) and event.code == "lost"

@@ -109,7 +109,7 @@ def played(seeds: range, *, first: bool = False) -> Summary:
             summary.add(play(plan_of(seed)))
             if first and summary.violations:
                 break
-            if seed % 20 == 0:
+            if seed % 50 == 0:
                 gc.collect()
     finally:
         gc.enable()

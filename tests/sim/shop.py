@@ -34,10 +34,20 @@ class Told(msgspec.Struct):
     of: str
 
 
+class Stamped(Told):
+    """The same as of some moment."""
+
+    at: int
+
+
 class Onstage(Protocol):
     """What the application's code sees of the world that it runs in."""
 
     far_side: FarSide
+
+    def loop_ms(self) -> int:
+        """The time since the world began."""
+        ...
 
     def checked(self, tool: str) -> bool | str | None:
         """The answer of a semantic check; may raise."""
@@ -87,6 +97,11 @@ def _version_of(arguments: dict[str, Any]) -> str:
 async def _query(key: str) -> Applied | Absent:
     happened = STAGE.here().far_side.happened(key)
     return Absent() if happened is None else Applied(happened)
+
+
+async def _query_lagging(key: str) -> Applied | Absent:
+    """Not authoritative in truth; its far side takes the key, so no harm comes of that."""
+    return Absent() if key in STAGE.here().far_side.hidden else await _query(key)
 
 
 def _tools(variant: str) -> list[Any]:
@@ -170,12 +185,33 @@ def _tools(variant: str) -> list[Any]:
         """Post a letter. The post office answers no questions."""
         return STAGE.here().far_side.act("letter", "none", ctx, {"to": to}, _told("posted", to))  # type: ignore[return-value]  # as JSON
 
-    @tool(risk="write", key="call", far_side="none", timeout_ms=TIMEOUT_MS)
+    @tool(risk="read", timeout_ms=TIMEOUT_MS, inline=True, volatile=("at",))
+    async def status(order_id: str, ctx: ToolContext) -> Stamped:
+        """How an order stands, and when that was."""
+        result = {**_told("status", order_id), "at": STAGE.here().loop_ms()}
+        return STAGE.here().far_side.read("status", ctx, {"order_id": order_id}, result)  # type: ignore[return-value]  # as JSON
+
+    @tool(
+        risk="write",
+        key=("order_id",),
+        far_side="queryable",
+        query=_query_lagging,
+        query_authoritative=True,
+        timeout_ms=TIMEOUT_MS,
+        check=_check("wire"),
+    )
+    async def wire(order_id: str, ctx: ToolContext) -> Told:
+        """Send money. The bank takes the key as well, and what it says of one may be behind."""
+        return STAGE.here().far_side.act(
+            "wire", "keyed", ctx, {"order_id": order_id}, _told("wired", order_id)
+        )  # type: ignore[return-value]  # as JSON
+
+    @tool(risk="write", key="call", far_side="keyed", timeout_ms=TIMEOUT_MS, check=_check("note"))
     async def note(text: str, ctx: ToolContext) -> Told:
         """Write something down: each time it is another line."""
-        return STAGE.here().far_side.act("note", "none", ctx, {"text": text}, _told("noted", text))  # type: ignore[return-value]  # as JSON
+        return STAGE.here().far_side.act("note", "keyed", ctx, {"text": text}, _told("noted", text))  # type: ignore[return-value]  # as JSON
 
-    return [note, look, audit, mail, book, tag, refund, pay, letter, ask_user]
+    return [note, wire, status, look, audit, mail, book, tag, refund, pay, letter, ask_user]
 
 
 def _agents() -> list[Any]:
@@ -183,20 +219,20 @@ def _agents() -> list[Any]:
         name="clerk",
         description="Does one thing.",
         system="clerk",
-        tools=("look", "book", "tag", "pay"),
-        limits={"turns": 8, "tool_calls": 10},
+        tools=("look", "book", "tag", "pay", "note", "wire", "status"),
+        limits={"turns": 6, "tool_calls": 10},
     )
     helper = agent(
         name="helper",
         description="Does several things, with help.",
         system="helper",
-        tools=("look", "mail", "book", "tag", "refund", "letter", "note", "clerk", "ask_user"),
+        tools=("look", "mail", "book", "tag", "refund", "letter", "note", "wire", "clerk", "ask_user"),
     )
     patient = agent(
         name="patient",
         description="Waits when it is stopped.",
         system="patient",
-        tools=("look", "book", "pay"),
+        tools=("look", "book", "pay", "note"),
         on_stop="suspend",
         goal="book",
         limits={"turns": 6, "deadline_s": 40},
@@ -209,6 +245,9 @@ def toolbox(variant: str) -> Toolbox:
     """The tools of a variant, made once."""
     return Toolbox([*_tools(variant), *_agents()])
 
+
+ONE_A_KEY: Final = frozenset({"wire"})
+"""Tools whose far side takes the key although they don't say so."""
 
 FAR_SIDES: Final = {name: spec.definition.far_side for name, spec in toolbox("base").items()}
 KEYS: Final = {

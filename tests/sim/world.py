@@ -95,6 +95,7 @@ class World:
         self.faults: dict[str, int] = {}
         self.in_flight = 0
         self.pending = 0
+        self.after_absent: dict[tuple[str, str], Callable[[], None]] = {}
         self.calm = False
         self._calm_ms = 0
         self.outage_until_s = 0.0
