@@ -57,7 +57,10 @@ async def _wait(work: Coroutine[Any, Any, ModelTurn], timeout_ms: int, deliver: 
             reply = await work
     except TimeoutError:
         reply = ModelTurn(
-            finish="transport_broken", error_code="timeout", safe_message="the model did not answer in time"
+            finish="transport_broken",
+            error_code="timeout",
+            safe_message="the model did not answer in time",
+            side_attempts=None,
         )
     except BaseException as error:
         task = asyncio.current_task()
@@ -82,4 +85,5 @@ def broken(error: BaseException) -> ModelTurn:
         finish="transport_broken",
         error_code="adapter_error",
         safe_message=f"the model adapter failed ({type(error).__name__})",
+        side_attempts=None,
     )

@@ -10,6 +10,7 @@ from typing import Any, Final, Literal, Required, TypedDict, cast
 from uuid import uuid4
 
 from ..adapters.port import ModelAdapter
+from ..adapters.side_declaration import declared_side
 from ..runtime.binding import PRODUCER
 from ..runtime.errors import BoundloopError, DeclarationError, MissingLimits
 from ..runtime.goal import Goal
@@ -157,6 +158,7 @@ class Asked:
             guarded=() if policy.guardrails is None else policy.guardrails.pinned,
             guardrail_revision="" if policy.guardrails is None else policy.guardrails.revision,
             price_revision="adapter" if adapter.price is not None else prices.revision,
+            side=declared_side(adapter, prices),
         )
 
 

@@ -49,6 +49,7 @@ class ModelAdapter(Protocol):
     """One model behind one API. ``revision`` changes whenever the bytes it would send for the same input change.
 
     ``price`` is the adapter's own declared price (a local or scripted model), else None and the price table decides.
+    An adapter that asks other models on the way declares that: ``side_declaration`` has the optional attributes.
     """
 
     @property

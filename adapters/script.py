@@ -14,7 +14,8 @@ from typing import Any, Final, TypeAlias
 import msgspec
 
 from ..runtime.errors import CallerError, DeclarationError
-from ..runtime.model import FinishKind, ModelTurn, ProposedCall, Usage
+from ..runtime.model import FinishKind, ModelTurn, ProposedCall, SideAttempt, Usage
+from ..runtime.side_bounds import SideBounds
 from ..runtime.strict_json import parse_object
 
 SCRIPT_BYTES_MAX: Final = 4 * 1024 * 1024
@@ -48,6 +49,7 @@ class ScriptedTurn(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     ``usage`` left out is the model's own figure, null is "not reported". ``late_ms`` holds the answer back by that much
     of the model's clock; ``gate`` until that gate of the model is opened. ``lost_after_chars`` breaks the connection
     after so many characters of text: no terminal event arrives, and what came before counts for nothing.
+    ``side_attempts``: what else was asked for this answer, null for "nobody knows how much".
     """
 
     text: str = ""
@@ -66,6 +68,7 @@ class ScriptedTurn(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     late_ms: int = 0
     gate: str = ""
     lost_after_chars: int | None = None
+    side_attempts: tuple[SideAttempt, ...] | None = ()
 
     def as_turn(self, number: int, *, model: str, usage: Usage | None) -> ModelTurn:
         """The answer to turn ``number`` (from 1), ids filled in: a pure function, the same at every attempt."""
@@ -77,6 +80,7 @@ class ScriptedTurn(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
                 error_code=self.error_code or "connection_lost",
                 retryable=self.retryable,
                 retry_after_ms=self.retry_after_ms,
+                side_attempts=self.side_attempts,
             )
         finish: FinishKind = self.finish or ("calls" if self.calls else "final")
         return ModelTurn(
@@ -100,6 +104,7 @@ class ScriptedTurn(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             retryable=self.retryable,
             retry_after_ms=self.retry_after_ms,
             hosted=self.hosted,
+            side_attempts=self.side_attempts,
         )
 
 
@@ -107,11 +112,13 @@ Attempts: TypeAlias = "tuple[ScriptedTurn, ...]"
 
 
 class Script(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A whole file: the name that the model answers to, its usage where a turn says none, and its turns."""
+    """A whole file: the name that the model answers to, its usage where a turn says none, what it declares of side attempts, and
+    its turns."""
 
     turns: tuple[ScriptedTurn | tuple[ScriptedTurn, ...], ...]
     model: str = "scripted-1"
     usage: Usage | None = Usage(100, 20)
+    side: SideBounds | None = None
 
 
 def read_script(data: bytes, *, name: str = "") -> Script:
@@ -190,6 +197,12 @@ def calls(*turns: ScriptedTurn, text: str = "") -> ScriptedTurn:
 def attempts(*turns: ScriptedTurn) -> Attempts:
     """What the first, second, … attempt at one turn gets; the last one answers every later attempt."""
     return turns
+
+
+def routed(turn: ScriptedTurn | str, *made: SideAttempt) -> ScriptedTurn:
+    """The same, after the adapter made these side attempts for it."""
+    whole = say(turn) if isinstance(turn, str) else turn
+    return msgspec.structs.replace(whole, side_attempts=made)
 
 
 def cut(turn: ScriptedTurn | str) -> ScriptedTurn:

@@ -19,6 +19,7 @@ import msgspec
 from ..runtime.errors import DeclarationError
 from ..runtime.model import ModelInput, ModelTurn, Usage
 from ..runtime.prices import FREE, Price
+from ..runtime.side_bounds import SideBounds, side_bounds
 from .port import CallPreparing, ProgressSink, TextDelta
 from .script import SCRIPT_BYTES_MAX, Script, ScriptedTurn, check_entry, read_script, write_script
 
@@ -91,6 +92,7 @@ class ScriptedModel:
     a script that is too short never looks like success.
     ``usage`` is reported where a turn says nothing, None for "never reported". ``sleep_ms`` is the clock of late answers
     and of time-outs while an answer is held back. ``record_max``: that many of the newest requests are kept in ``recorded``.
+    ``side``: the side attempts that it declares (``routed`` plays them), at ``price`` unless it has one of its own.
     ``requests`` counts every request. Raises ``DeclarationError`` for turns that mean nothing.
     """
 
@@ -109,12 +111,22 @@ class ScriptedModel:
         delta_chars: int = DELTA_CHARS_DEFAULT,
         sleep_ms: SleepMs = real_sleep_ms,
         record_max: int = 0,
+        side: SideBounds | None = None,
     ) -> None:
         if delta_chars < 1:
             raise DeclarationError("delta_chars", "at least 1", path="delta_chars")
         self.model = model
         self.price = price
         self.revision = revision
+        self.side_attempts_max = self.side_input_tokens_max = self.side_output_tokens_max = 0
+        self.side_price = price
+        if side is not None:
+            side_bounds(side.attempts_max, side.input_tokens_max, side.output_tokens_max, side.price)
+            self.side_attempts_max = side.attempts_max
+            self.side_input_tokens_max = side.input_tokens_max
+            self.side_output_tokens_max = side.output_tokens_max
+            self.side_price = price if side.price is None else side.price
+        self._side = side
         self.requests = 0
         self.recorded: deque[ModelInput] = deque(maxlen=record_max)
         self.last_error: Exception | None = None
@@ -131,7 +143,7 @@ class ScriptedModel:
     @classmethod
     def from_script(cls, script: Script, *, sleep_ms: SleepMs = real_sleep_ms) -> ScriptedModel:
         """The model of a script that was read."""
-        return cls(script.turns, model=script.model, usage=script.usage, sleep_ms=sleep_ms)
+        return cls(script.turns, model=script.model, usage=script.usage, side=script.side, sleep_ms=sleep_ms)
 
     @classmethod
     def from_file(cls, path: str | Path, *, sleep_ms: SleepMs = real_sleep_ms) -> ScriptedModel:
@@ -159,7 +171,7 @@ class ScriptedModel:
             if not data or len(data) < len(answers):
                 raise DeclarationError("script_not_data", "this entry is no data", path=f"turn {number}")
             turns.append(data)
-        return write_script(Script(turns=tuple(turns), model=self.model, usage=self._usage))
+        return write_script(Script(turns=tuple(turns), model=self.model, usage=self._usage, side=self._side))
 
     def gate(self, name: str) -> Gate:
         """The gate of that name; made on first use."""
@@ -181,7 +193,10 @@ class ScriptedModel:
         turn = answer.as_turn(request.turn, model=self.model, usage=self._usage)
         if (answer.late_ms or answer.gate) and not await self._held_back(answer, timeout_ms):
             turn = ModelTurn(
-                finish="transport_broken", error_code="timeout", safe_message="no answer in time"
+                finish="transport_broken",
+                error_code="timeout",
+                safe_message="no answer in time",
+                side_attempts=None,
             )
         if progress is not None:
             self._show(turn, request, progress)

@@ -6,6 +6,7 @@ from ..runtime import events as e
 from ..runtime.taint import Sources
 
 _CUT = "..."
+_SIDE_NAMED_MAX = 4
 
 
 def event_line(event: e.AnyEvent, chars_max: int) -> tuple[str, str]:
@@ -106,18 +107,36 @@ def _run_words(
 def _model_words(event: e.ModelRequested | e.ModelResponded | e.ModelFailed) -> str:
     match event:
         case e.ModelRequested():
-            return (
+            text = (
                 f"turn {event.turn}, attempt {event.attempt}: {_counted(event.items, 'item')}, "
                 f"at most {event.input_tokens_bound} + {event.output_tokens_max} tokens"
+            )
+            if event.side is None:
+                return text
+            side = event.side
+            return (
+                f"{text}, and {_counted(side.attempts, 'side attempt')} "
+                f"of {side.input_tokens} + {side.output_tokens} tokens"
             )
         case e.ModelResponded():
             text = f"{event.finish}, {_counted(event.calls, 'call')}" if event.calls else event.finish
             text += f", {event.spent_input_tokens} + {event.spent_output_tokens} tokens"
-            text += "".join(f", {count} by {name}" for name, count in event.hosted)
+            text += "".join(f", {count} by {name}" for name, count in event.hosted) + _side(event.side)
             return f"{text}: {event.text}" if event.text else text
         case e.ModelFailed():
             then = "tried again" if event.retry_at_ms else "not tried again"
-            return _joined(f"{event.code}, {then}", detail=event.safe_message)
+            return _joined(f"{event.code}, {then}{_side(event.side)}", detail=event.safe_message)
+
+
+def _side(side: e.SideSpent | None) -> str:
+    if side is None:
+        return ""
+    known = ", ".join(f"{made.purpose} {made.model}" for made in side.made[:_SIDE_NAMED_MAX])
+    rest = side.attempts - min(len(side.made), _SIDE_NAMED_MAX)
+    if rest:
+        known += f"{' and ' if known else ''}{rest} {'more' if known else 'as they were set aside'}"
+    tokens = f"{side.input_tokens} + {side.output_tokens} tokens"
+    return f", {tokens} of it in {_counted(side.attempts, 'side attempt')} ({known})"
 
 
 def _approval_words(event: e.ApprovalRequested | e.ApprovalDecided | e.ApprovalLapsed, chars_max: int) -> str:

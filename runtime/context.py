@@ -74,6 +74,7 @@ def model_input(state: State) -> ModelInput:
     items: Sequence[Item] = state.items
     if len(state.items) != state.requested_items:
         items = state.items[: state.requested_items]
+    side = state.reserved_side
     return ModelInput(
         run_id=state.run_id,
         turn=state.turn,
@@ -82,9 +83,10 @@ def model_input(state: State) -> ModelInput:
         system=state.pins.system,
         items=items,
         tools=tools_offered(state),
-        output_tokens_max=state.reserved_output,
+        output_tokens_max=state.reserved_output - (0 if side is None else side.output_tokens),
         request_sha256=state.request_sha256,
         hosted=state.pins.hosted,
+        side_attempts_max=0 if side is None else side.attempts,
     )
 
 

@@ -15,7 +15,7 @@ from typing import Literal
 
 import msgspec
 
-from .model import Usage
+from .model import SideAttempt, Usage
 from .taint import TaintSource
 
 Verdict = Literal["allow", "deny", "unknown", "ask"]
@@ -186,8 +186,29 @@ class RunTerminated(Event, frozen=True, tag="run_terminated"):
 # --- model -------------------------------------------------------------------------------------------------------
 
 
+class SideReserved(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What a request sets aside for all side attempts together, beside its own bounds."""
+
+    attempts: int
+    input_tokens: int
+    output_tokens: int
+    cost_micros: int
+
+
+class SideSpent(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What the side attempts of one request came to, in all. ``made``: those that were reported, the first of them if there
+    were many (``side_bounds.SIDE_ATTEMPTS_MAX``); none where nobody knows what was made of the reservation."""
+
+    attempts: int
+    input_tokens: int
+    output_tokens: int
+    cost_micros: int
+    made: tuple[SideAttempt, ...] = ()
+
+
 class ModelRequested(Event, frozen=True, tag="model_requested"):
-    """Intent to send a request for the first ``items`` history items, with its reservations."""
+    """Intent to send a request for the first ``items`` history items, with its reservations. ``side``: what is set aside for
+    side attempts beside them; None where the adapter declares none."""
 
     turn: int
     attempt: int
@@ -196,11 +217,13 @@ class ModelRequested(Event, frozen=True, tag="model_requested"):
     input_tokens_bound: int
     output_tokens_max: int
     cost_bound_micros: int
+    side: SideReserved | None = None
 
 
 class ModelResponded(Event, frozen=True, tag="model_responded"):
     """A turn arrived whole. ``spent_*`` settle the reservation: the reported usage, or the bounds if unknown.
-    ``hosted``: how often which declared tool of the provider's own was at work for it."""
+    ``hosted``: how often which declared tool of the provider's own was at work for it. ``side``: the side attempts made for it,
+    which ``spent_*`` include; None for none."""
 
     turn: int
     attempt: int
@@ -218,10 +241,12 @@ class ModelResponded(Event, frozen=True, tag="model_responded"):
     first_token_ms: int = 0
     total_ms: int = 0
     hosted: tuple[tuple[str, int], ...] = ()
+    side: SideSpent | None = None
 
 
 class ModelFailed(Event, frozen=True, tag="model_failed"):
-    """No usable turn. ``retry_at_ms`` 0 means no further attempt. The reservation is spent as said."""
+    """No usable turn. ``retry_at_ms`` 0 means no further attempt. The reservation is spent as said,
+    ``side`` as in ``model_responded``."""
 
     turn: int
     attempt: int
@@ -234,6 +259,7 @@ class ModelFailed(Event, frozen=True, tag="model_failed"):
     finish_raw: str = ""
     safe_message: str = ""
     response_id: str = ""
+    side: SideSpent | None = None
 
 
 # --- call --------------------------------------------------------------------------------------------------------

@@ -307,19 +307,24 @@ def _model_requested(state: State, event: e.ModelRequested, at_ms: int) -> None:
         state.model_attempts_before = 0
         state.approval_expired_for = ""
     meters.model_attempts.spend(1)
+    of_input, of_output, of_cost = event.input_tokens_bound, event.output_tokens_max, event.cost_bound_micros
+    side = event.side
+    if side is not None:
+        meters.model_attempts.reserve(side.attempts)
+        of_input, of_output = of_input + side.input_tokens, of_output + side.output_tokens
+        of_cost += side.cost_micros
+    state.reserved_side = side
     state.model_attempt = event.attempt
     state.model_epoch = state.epoch
     state.model_retry_at_ms = 0
     state.requested_at_ms = at_ms
     state.request_sha256 = event.request_sha256
-    state.reserved_input = event.input_tokens_bound
-    state.reserved_output = event.output_tokens_max
-    state.reserved_cost = event.cost_bound_micros
+    state.reserved_input, state.reserved_output, state.reserved_cost = of_input, of_output, of_cost
     state.requested_items = event.items
-    meters.input_tokens.reserve(event.input_tokens_bound)
-    meters.output_tokens.reserve(event.output_tokens_max)
-    meters.total_tokens.reserve(event.input_tokens_bound + event.output_tokens_max)
-    meters.cost_micros.reserve(event.cost_bound_micros)
+    meters.input_tokens.reserve(of_input)
+    meters.output_tokens.reserve(of_output)
+    meters.total_tokens.reserve(of_input + of_output)
+    meters.cost_micros.reserve(of_cost)
 
 
 def _settle_model(state: State, event: e.ModelResponded | e.ModelFailed) -> None:
@@ -330,6 +335,23 @@ def _settle_model(state: State, event: e.ModelResponded | e.ModelFailed) -> None
     meters.total_tokens.settle(state.reserved_input + state.reserved_output, spent_input + spent_output)
     meters.cost_micros.settle(state.reserved_cost, event.spent_cost_micros)
     state.reserved_input = state.reserved_output = state.reserved_cost = 0
+    if event.side is not None or state.reserved_side is not None:
+        _settle_side(state, event.side)
+
+
+def _settle_side(state: State, side: e.SideSpent | None) -> None:
+    """Side attempts are model attempts of the run. An adapter that made more than were set aside has gone beyond what it
+    declared, and gets nothing further to send until somebody resumes the run."""
+    reserved = 0 if state.reserved_side is None else state.reserved_side.attempts
+    made = 0 if side is None else side.attempts
+    state.reserved_side = None
+    state.meters.model_attempts.settle(reserved, made)
+    state.counters.side_attempts += made
+    if made > reserved:
+        state.counters.side_overrun += made - reserved
+        if not state.stop_after_turn:
+            state.stop_after_turn = "max_turns"
+            state.stop_detail = f"side_attempts: {made} made, {reserved} declared"
 
 
 def _model_responded(state: State, event: e.ModelResponded, at_ms: int) -> None:
@@ -897,6 +919,9 @@ def _child_settled(state: State, event: e.ChildSettled, at_ms: int) -> None:
     granted, child.untrusted = child.granted, event.tainted_by
     for name in METERED:
         getattr(state.meters, name).settle(granted.get(name, 0), event.spent.get(name, 0))
+    # More requests than were lent are side attempts that no adapter had declared.
+    beyond = event.spent.get("model_attempts", 0) - granted.get("model_attempts", 0)
+    state.counters.side_overrun += max(0, beyond)
     for name, set_aside in granted.items():
         tool = name.removeprefix(EACH)
         if tool != name:

@@ -17,7 +17,10 @@ def check_state(state: State) -> None:
         if not law_holds(getattr(state.meters, name)):
             raise BugError("law_broken", f"{name}: {getattr(state.meters, name)!r}", path=name)
     for name in ("turns", "model_attempts", "tool_calls", "call_attempts", "children"):
-        if getattr(state.meters, name).overrun:
+        # No request is sent beyond its limit; what an adapter makes beyond its declaration can only be recorded.
+        if getattr(state.meters, name).overrun > (
+            state.counters.side_overrun if name == "model_attempts" else 0
+        ):
             raise BugError("count_overrun", f"{name} passed its limit", path=name)
     if state.phase == "terminated" and any(call.open for call in state.calls.values()):
         raise BugError("unbound_at_end", "a call has no result at the end")
@@ -53,9 +56,10 @@ def _check_reservations(state: State) -> None:
         "output_tokens": state.reserved_output,
         "total_tokens": tokens,
         "cost_micros": state.reserved_cost + sum(call.reserved_micros for call in state.calls.values()),
+        "model_attempts": 0 if state.reserved_side is None else state.reserved_side.attempts,
         "tool_calls": sum(_is_admitted(call) for call in state.calls.values()),
     }
-    if tokens and not requested:
+    if (tokens or state.reserved_side) and not requested:
         raise BugError("reservation", "tokens are reserved without an open request")
     leases = [
         call.child.granted for call in state.calls.values() if call.child and call.phase == "waiting_child"

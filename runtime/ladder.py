@@ -134,7 +134,7 @@ def _over_limits(state: State, call: CallState, price_micros: int | None) -> e.C
 
 def _price_unknown(state: State, call: CallState) -> str:
     """An agent asks for a cost limit, and without a price of the model nobody can keep it."""
-    agents = () if state.pins.price is not None else state.tools[call.tool].agents
+    agents = () if state.pins.priced else state.tools[call.tool].agents
     return "price_unknown" if any("cost_micros" in agent.limits for agent in agents) else ""
 
 

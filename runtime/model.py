@@ -63,6 +63,16 @@ class Usage(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
     reasoning_tokens: int = 0
 
 
+class SideAttempt(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
+    """A further model request that an adapter made within one request, such as a router's question to a chooser.
+    ``usage`` None: not reported. ``cost_micros``: what it cost, where the adapter knows; None for the declared price."""
+
+    model: str
+    usage: Usage | None = None
+    cost_micros: int | None = None
+    purpose: str = "router"
+
+
 class ProposedCall(msgspec.Struct, frozen=True, gc=False):
     """A call as the model wrote it. ``arguments`` are the raw bytes; ``provider_call_id`` may be empty or repeated.
     ``withheld``: the path of a secret that was taken out of them on entry; no adapter sets it."""
@@ -78,6 +88,7 @@ class ModelTurn(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     ``finish`` other than ``calls`` and ``final`` never executes and never completes anything. ``retryable`` and
     ``retry_after_ms`` only count for finishes that may be retried. ``hosted`` names provider-side tool blocks.
+    ``side_attempts``: what else the adapter asked models for it, failed ones too; None: nobody knows how many there were.
     """
 
     finish: FinishKind
@@ -95,6 +106,7 @@ class ModelTurn(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     hosted: tuple[str, ...] = ()
     first_token_ms: int = 0
     total_ms: int = 0
+    side_attempts: tuple[SideAttempt, ...] | None = ()
 
 
 class UserItem(msgspec.Struct, frozen=True, array_like=True, tag="user", gc=False):
@@ -148,7 +160,8 @@ Item = UserItem | NoteItem | DigestItem | AssistantItem | ResultItem
 
 class ModelInput(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One request. ``items`` is the whole history in order; adapters must not keep or change it. ``hosted``: the provider's own tools
-    that may be at work for it; an adapter asks for no other."""
+    that may be at work for it; an adapter asks for no other. ``side_attempts_max``: how many side attempts are set aside for it; an
+    adapter makes no more."""
 
     run_id: str
     turn: int
@@ -160,3 +173,4 @@ class ModelInput(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     output_tokens_max: int
     request_sha256: bytes
     hosted: tuple[str, ...] = ()
+    side_attempts_max: int = 0

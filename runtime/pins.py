@@ -16,6 +16,7 @@ from .goal import Evidence, Goal
 from .limits import LimitValues
 from .prices import Price
 from .provenance import Watched, watched_by
+from .side_bounds import SideBounds
 from .stage_definition import StageDefinition
 from .tool_definition import ToolDefinition
 
@@ -46,6 +47,13 @@ class Pins(
     """What of the run is judged by a guardrail before it counts: ``result``, ``answer``."""
     guardrail_revision: str = ""
     redaction: str = ""
+    side: SideBounds | None = None
+    """What each request may ask other models beside its own; None where the adapter declares none."""
+
+    @property
+    def priced(self) -> bool:
+        """Whether every request of the run has a known price, so that a cost limit can be kept."""
+        return self.price is not None and (self.side is None or self.side.price is not None)
 
     @cached_property
     def watched(self) -> Watched | None:

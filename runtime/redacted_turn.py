@@ -43,6 +43,11 @@ def redacted_turn(reply: ModelTurn, redactor: Redactor, tools: Mapping[str, Tool
         error_code=text(reply.error_code),
         safe_message=text(reply.safe_message),
         hosted=tuple(text(name) for name in reply.hosted),
+        side_attempts=reply.side_attempts
+        and tuple(
+            msgspec.structs.replace(made, model=text(made.model), purpose=text(made.purpose))
+            for made in reply.side_attempts
+        ),
     )
 
 

@@ -49,10 +49,11 @@ def start_run(spec: NewRunSpec, pins: Pins) -> tuple[e.RunStarted, bytes, bytes]
         raise DeclarationError("input_encoding", "the input holds a lone surrogate", path="input") from None
     if size > INPUT_BYTES_MAX:
         raise DeclarationError("input_size", f"{size} bytes, at most {INPUT_BYTES_MAX}", path="input")
-    if pins.price is None and pins.limits.cost_micros is not None:
+    if not pins.priced and pins.limits.cost_micros is not None:
+        of = "the side attempts of " if pins.price is not None else ""
         raise DeclarationError(
             "price_unknown",
-            f"no price for model {pins.model!r}: give one, or waive the cost limit",
+            f"no price for {of}model {pins.model!r}: give one, or waive the cost limit",
             path="cost",
         )
     encoded = encode_pins(pins)

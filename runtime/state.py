@@ -11,7 +11,7 @@ from hashlib import sha256
 import msgspec
 
 from .budget import UNLIMITED, Meter
-from .events import Revisions, Source, UnknownBelow
+from .events import Revisions, SideReserved, Source, UnknownBelow
 from .limits import LimitValues
 from .model import Item
 from .pins import Pins
@@ -178,6 +178,8 @@ class Counters(msgspec.Struct):
     history_bytes: int = 0
     hosted_calls: int = 0
     messages: int = 0
+    side_attempts: int = 0
+    side_overrun: int = 0
 
 
 class Meters(msgspec.Struct):
@@ -269,6 +271,8 @@ class State(msgspec.Struct):
     reserved_input: int = 0
     reserved_output: int = 0
     reserved_cost: int = 0
+    reserved_side: SideReserved | None = None
+    """What of these the open request has for side attempts, and how many; None for none."""
     request_sha256: bytes = b""
     response_id: str = ""
     finish: str = ""

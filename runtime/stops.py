@@ -15,6 +15,7 @@ from .effects import lost, queries_left
 from .ledger import Settlement
 from .limits import MARGIN_MS
 from .results import bind_error, bind_executed
+from .side_attempts import side_lost
 from .stages import still_to_leave
 from .state import CallState, State
 
@@ -134,6 +135,7 @@ def _abandon_model(state: State, code: str) -> e.ModelFailed:
         state.reserved_input,
         state.reserved_output,
         state.reserved_cost,
+        side=side_lost(state),
     )
 
 

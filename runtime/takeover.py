@@ -14,8 +14,9 @@ from .definitions import DefinitionChange, encode_definition
 from .effects import lost
 from .ledger import Settlement
 from .refusal import NOT_AVAILABLE
+from .side_attempts import side_lost
 from .state import State
-from .turns import or_asked, turn_attempts_left
+from .turns import attempts_or_asked, turn_attempts_left
 
 
 def take_over(state: State, command: TakeOver, now_ms: int) -> Decision:
@@ -26,7 +27,8 @@ def take_over(state: State, command: TakeOver, now_ms: int) -> Decision:
     group: list[e.AnyEvent] = [e.RunResumed(command.epoch, command.cause, command.host)]
     settlements: list[Settlement] = []
     if state.phase == "model_requested" and state.model_epoch < command.epoch:
-        again = turn_attempts_left(state) and or_asked(state, "model_attempts")
+        side = side_lost(state)
+        again = turn_attempts_left(state) and attempts_or_asked(state, 0 if side is None else side.attempts)
         group.append(
             e.ModelFailed(
                 state.turn,
@@ -37,6 +39,7 @@ def take_over(state: State, command: TakeOver, now_ms: int) -> Decision:
                 state.reserved_input,
                 state.reserved_output,
                 state.reserved_cost,
+                side=side,
             )
         )
     for call in state.calls.values():

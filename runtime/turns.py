@@ -13,17 +13,16 @@ from .decision import NOTHING, Decision
 from .definitions import is_offered
 from .guarded import answer_guarded
 from .limits import CEILING, MODEL_BACKOFF_MS, backoff_ms
-from .model import FINISH, ModelTurn, ProposedCall, Usage, UserItem
+from .model import FINISH, ModelTurn, ProposedCall, UserItem
 from .prices import cost_bound, cost_of
+from .reported import LABEL_CHARS_MAX, SPENT_MAX, sound_label, sound_text, sound_usage
+from .side_attempts import own_reservation, side_reserved, side_spent
 from .stages import never_offered, still_to_leave, tools_to_leave
 from .state import State
 from .stops import stop, unfinished
 from .top_ups import Short, may_ask
 
 NAME_CHARS_MAX = 128
-LABEL_CHARS_MAX = 256
-SPENT_MAX = 2**62
-"""A reported cost above this is written as this: it is over every limit that can be set."""
 
 
 def next_request(state: State, now_ms: int) -> Decision:
@@ -102,7 +101,8 @@ def request(state: State, *, turn: int, attempt: int) -> Decision:
     meters, limits = state.meters, state.limits
     if turn != state.turn and meters.turns.free < 1:
         return _out_of(state, turn, "max_turns")
-    if meters.model_attempts.free < 1:
+    side = side_reserved(state)
+    if meters.model_attempts.free < 1 + side.attempts:
         return _out_of(state, turn, "max_turns", "model_attempts")
     input_bound = input_tokens_bound(state)
     output_max = limits.output_tokens_per_request
@@ -112,20 +112,31 @@ def request(state: State, *, turn: int, attempt: int) -> Decision:
             return Decision((compact,))
         return stop(state, "context_exhausted", f"{input_bound} input tokens")
     if (
-        input_bound > meters.input_tokens.free
-        or output_max > meters.output_tokens.free
-        or input_bound + output_max > meters.total_tokens.free
+        input_bound + side.input_tokens > meters.input_tokens.free
+        or output_max + side.output_tokens > meters.output_tokens.free
+        or input_bound + output_max + side.input_tokens + side.output_tokens > meters.total_tokens.free
     ):
         return _out_of(state, turn, "budget_tokens")
     price = state.pins.price
     cost = 0 if price is None else cost_bound(price, input_bound, output_max)
-    if cost > meters.cost_micros.free or meters.cost_micros.overrun:
+    if cost + side.cost_micros > meters.cost_micros.free or meters.cost_micros.overrun:
         return _out_of(state, turn, "budget_cost")
     digest = request_sha256(
         state.request_head_sha256, state.rolling_sha256, turn, len(state.items), output_max
     )
     return Decision(
-        (e.ModelRequested(turn, attempt, digest, len(state.items), input_bound, output_max, cost),)
+        (
+            e.ModelRequested(
+                turn,
+                attempt,
+                digest,
+                len(state.items),
+                input_bound,
+                output_max,
+                cost,
+                side if side.attempts else None,
+            ),
+        )
     )
 
 
@@ -133,16 +144,16 @@ def request_short(state: State, turn: int) -> Short:
     """What the request of this turn needs and the run's limits don't have."""
     meters, output_max = state.meters, state.limits.output_tokens_per_request
     input_bound, price = input_tokens_bound(state), state.pins.price
+    cost = 0 if price is None else cost_bound(price, input_bound, output_max)
+    side = side_reserved(state)
+    of_input, of_output = input_bound + side.input_tokens, output_max + side.output_tokens
     needs = (
         ("turns", (turn != state.turn) - meters.turns.free),
-        ("model_attempts", 1 - meters.model_attempts.free),
-        ("input_tokens", input_bound - meters.input_tokens.free),
-        ("output_tokens", output_max - meters.output_tokens.free),
-        ("total_tokens", input_bound + output_max - meters.total_tokens.free),
-        (
-            "cost_micros",
-            0 if price is None else cost_bound(price, input_bound, output_max) - meters.cost_micros.free,
-        ),
+        ("model_attempts", 1 + side.attempts - meters.model_attempts.free),
+        ("input_tokens", of_input - meters.input_tokens.free),
+        ("output_tokens", of_output - meters.output_tokens.free),
+        ("total_tokens", of_input + of_output - meters.total_tokens.free),
+        ("cost_micros", cost + side.cost_micros - meters.cost_micros.free),
     )
     return {name: missing for name, missing in needs if missing > 0}
 
@@ -172,6 +183,14 @@ def or_asked(state: State, name: str) -> bool:
     return getattr(state.meters, name).free >= 1 or may_ask(state, {name: 1})
 
 
+def attempts_or_asked(state: State, side_made: int) -> bool:
+    """Whether a further request has its model attempts once the open one, with so many side attempts, is settled."""
+    reserved, needed = state.reserved_side, 1 + side_reserved(state).attempts
+    given_back = 0 if reserved is None else reserved.attempts
+    free = state.meters.model_attempts.free + given_back - side_made
+    return free >= needed or may_ask(state, {"model_attempts": needed})
+
+
 # --- an answer ---------------------------------------------------------------------------------------------------
 
 
@@ -192,25 +211,26 @@ def model_replied(state: State, command: ModelReplied, now_ms: int) -> Decision:
         return _failed(state, reply, "hosted_undeclared", now_ms)
     if rule.retry:
         return _failed(state, reply, reply.error_code or reply.finish, now_ms)
-    spent_input, spent_output, spent_cost = _spent(state, reply)
+    spent_input, spent_output, spent_cost, side = _spent(state, reply)
     calls = reply.calls if rule.executable else ()
     responded = e.ModelResponded(
         state.turn,
         state.model_attempt,
         reply.finish,
-        _label(reply.finish_raw),
-        _text(reply.text),
+        sound_label(reply.finish_raw),
+        sound_text(reply.text),
         len(calls),
-        _usage(reply.usage),
+        sound_usage(reply.usage),
         spent_input,
         spent_output,
         spent_cost,
-        _label(reply.response_id),
-        "" if reply.served_model == state.pins.model else _label(reply.served_model),
+        sound_label(reply.response_id),
+        "" if reply.served_model == state.pins.model else sound_label(reply.served_model),
         reply.continuation,
         reply.first_token_ms,
         reply.total_ms,
         tuple(sorted(Counter(reply.hosted).items())) if reply.hosted else (),
+        side,
     )
     if not calls:
         return Decision((responded,))
@@ -226,8 +246,8 @@ def _proposals(state: State, calls: tuple[ProposedCall, ...]) -> list[e.AnyEvent
     surplus: list[tuple[str, str]] = []
     for index, proposed in enumerate(calls):
         call = f"c{turn}.{index}"
-        label = _unique(_label(proposed.provider_call_id), call, labels)
-        name = _label(proposed.name)[:NAME_CHARS_MAX]
+        label = _unique(sound_label(proposed.provider_call_id), call, labels)
+        name = sound_label(proposed.name)[:NAME_CHARS_MAX]
         if index < most:
             events.append(e.CallProposed(call, name, proposed.arguments, label, proposed.withheld))
         else:
@@ -249,23 +269,41 @@ def _unique(label: str, call: str, labels: set[str]) -> str:
     return unique
 
 
-def _spent(state: State, reply: ModelTurn) -> tuple[int, int, int]:
-    """What settles the reservation: the reported usage; where it is unknown the reservation stays spent."""
-    usage, price = _usage(reply.usage), state.pins.price
+def _spent(state: State, reply: ModelTurn) -> tuple[int, int, int, e.SideSpent | None]:
+    """What settles the reservation: the reported usage; where it is unknown the reservation stays spent. The side attempts'
+    part is in it, and beside it."""
+    spent_input, spent_output, spent_cost = _own_spent(state, reply)
+    if state.reserved_side is None and reply.side_attempts == ():
+        return spent_input, spent_output, spent_cost, None
+    side = side_spent(state, reply)
+    if side is not None:
+        spent_input = min(spent_input + side.input_tokens, CEILING)
+        spent_output = min(spent_output + side.output_tokens, CEILING)
+        spent_cost = min(spent_cost + side.cost_micros, SPENT_MAX)
+    return spent_input, spent_output, spent_cost, side
+
+
+def _own_spent(state: State, reply: ModelTurn) -> tuple[int, int, int]:
+    usage, price = sound_usage(reply.usage), state.pins.price
+    reserved_input, reserved_output, reserved_cost = own_reservation(state)
     if usage is None:
-        return state.reserved_input, state.reserved_output, state.reserved_cost
-    spent_input = state.reserved_input if usage.input_tokens is None else usage.input_tokens
-    spent_output = state.reserved_output if usage.output_tokens is None else usage.output_tokens
+        return reserved_input, reserved_output, reserved_cost
+    spent_input = reserved_input if usage.input_tokens is None else usage.input_tokens
+    spent_output = reserved_output if usage.output_tokens is None else usage.output_tokens
     cost = None if price is None else cost_of(price, usage)
-    return spent_input, spent_output, state.reserved_cost if cost is None else min(cost, SPENT_MAX)
+    return spent_input, spent_output, reserved_cost if cost is None else min(cost, SPENT_MAX)
 
 
 def _failed(state: State, reply: ModelTurn, code: str, now_ms: int) -> Decision:
     """No usable turn. Sent again within the turn's and the run's attempts and the deadline, or not at all."""
-    spent_input, spent_output, spent_cost = _spent(state, reply)
+    spent_input, spent_output, spent_cost, side = _spent(state, reply)
     retryable = reply.retryable and code != "hosted_undeclared"
     retry_at = 0
-    if retryable and turn_attempts_left(state) and or_asked(state, "model_attempts"):
+    if (
+        retryable
+        and turn_attempts_left(state)
+        and attempts_or_asked(state, 0 if side is None else side.attempts)
+    ):
         delay = max(reply.retry_after_ms, backoff_ms(MODEL_BACKOFF_MS, state.model_attempt))
         retry_at = now_ms + delay
         if retry_at >= state.deadline_at_ms:
@@ -275,15 +313,16 @@ def _failed(state: State, reply: ModelTurn, code: str, now_ms: int) -> Decision:
             e.ModelFailed(
                 state.turn,
                 state.model_attempt,
-                _label(code),
+                sound_label(code),
                 retryable,
                 retry_at,
                 spent_input,
                 spent_output,
                 spent_cost,
-                _label(reply.finish_raw),
-                _text(reply.safe_message)[:512],
-                _label(reply.response_id),
+                sound_label(reply.finish_raw),
+                sound_text(reply.safe_message)[:512],
+                sound_label(reply.response_id),
+                side,
             ),
         )
     )
@@ -296,6 +335,9 @@ def turn_attempts_left(state: State) -> bool:
 
 def retry_due(state: State, now_ms: int) -> Decision:
     """After a failed request: wait, ask again, or stop."""
+    if state.stop_after_turn:
+        # Its adapter went beyond what it declared: nothing further is sent, not even for the same turn.
+        return stop(state, state.stop_after_turn, state.stop_detail)
     if state.model_retry_at_ms == 0:
         reason = "policy_denied" if state.model_code == "hosted_undeclared" else "model_failed"
         if state.model_attempt == state.model_attempts_before:
@@ -382,33 +424,3 @@ def answer_due(state: State, now_ms: int) -> bool:
     if state.finish != "final" or state.answer_verdict or state.cancel_reason or unanswered(state):
         return False
     return now_ms < state.deadline_at_ms and not judge(state, now_ms).events
-
-
-# --- what a provider wrote, made safe to store -------------------------------------------------------------------
-
-
-def _usage(usage: Usage | None) -> Usage | None:
-    """Reported counts inside what a log can hold. Less than nothing was never used, so it counts as not reported."""
-    if usage is None:
-        return None
-    return Usage(
-        _count(usage.input_tokens),
-        _count(usage.output_tokens),
-        _count(usage.cached_input_tokens) or 0,
-        _count(usage.reasoning_tokens) or 0,
-    )
-
-
-def _count(reported: int | None) -> int | None:
-    return None if reported is None or reported < 0 else min(reported, CEILING)
-
-
-def _label(text: str) -> str:
-    """A provider's short text: valid UTF-8 and bounded. Lone surrogates are written out, never stored."""
-    return _text(text[:LABEL_CHARS_MAX])
-
-
-def _text(text: str) -> str:
-    if text.isascii():
-        return text
-    return text.encode("utf-8", "backslashreplace").decode("utf-8")

@@ -26,8 +26,8 @@ from boundloop.runtime.model import (
     ResultItem,
     UserItem,
 )
+from boundloop.runtime.reported import LABEL_CHARS_MAX
 from boundloop.runtime.tool_definition import ToolDefinition
-from boundloop.runtime.turns import LABEL_CHARS_MAX
 
 CLOSED: dict[str, Any] = {
     "type": "object",

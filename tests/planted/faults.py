@@ -275,7 +275,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     Fault(
         name="unknown-usage-is-free",
         file="runtime/turns.py",
-        old="        return state.reserved_input, state.reserved_output, state.reserved_cost",
+        old="        return reserved_input, reserved_output, reserved_cost",
         new="        return 0, 0, 0",
         breaks=(
             "Where a provider reports no usage the reservation stays spent; here the turn cost "

@@ -9,12 +9,13 @@ from __future__ import annotations
 import msgspec
 
 from boundloop.runtime import events as e
-from boundloop.runtime.model import Usage
+from boundloop.runtime.model import SideAttempt, Usage
 from boundloop.runtime.taint import TaintSource
 
 A, B, C, D = (bytes([number]) * 32 for number in (1, 2, 3, 4))
 UNDER = e.Revisions("p2", D, "1.2")
 SOURCE = e.Source("etag-7", 6_000)
+SIDE = e.SideSpent(3, 30, 6, 4, (SideAttempt("chooser", Usage(10, 2, 1), 3, "router"),))
 TAINT = (TaintSource("read_mail", "c1.0", True, "r0"),)
 VERDICTS = (e.RungVerdict("policy", "ask", "needs_approval", "p1"), e.RungVerdict("check", "allow"))
 
@@ -47,7 +48,7 @@ EVENTS: tuple[e.AnyEvent, ...] = (
     e.CloseRequested("u", "cmd5", D),
     e.RunSuspended("incomplete", "outcome_unknown", ("c1.0 pay",), "c1.0"),
     e.RunTerminated("completed", "final", ("x",), "no evidence asked"),
-    e.ModelRequested(1, 2, A, 3, 4_000, 100, 70),
+    e.ModelRequested(1, 2, A, 3, 4_000, 100, 70, e.SideReserved(2, 800, 40, 9)),
     e.ModelResponded(
         1,
         2,
@@ -65,8 +66,9 @@ EVENTS: tuple[e.AnyEvent, ...] = (
         7,
         8,
         (("web_search", 2),),
+        SIDE,
     ),
-    e.ModelFailed(1, 2, "overloaded", True, 5_000, 10, 20, 30, "error", "try later", "resp"),
+    e.ModelFailed(1, 2, "overloaded", True, 5_000, 10, 20, 30, "error", "try later", "resp", SIDE),
     e.DefinitionAdopted("refund", A, B, b'{"name":"refund"}'),
     e.CallProposed("c1.0", "refund", b'{"order_id":"[redacted:argument]"}', "call_1", "$.order_id"),
     e.CallValidated("c1.0", b"{}", A, VERDICTS, B, C, UNDER, 7),
