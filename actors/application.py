@@ -23,7 +23,6 @@ from ..runtime.policy import Policy
 from ..runtime.prices import PriceTable
 from ..runtime.redaction import Redaction
 from ..runtime.stage_spec import Stage
-from .fit import Fit
 from .pool_spec import Pool
 from .run_options import ApplicationOptions, OnStop, Permissions, Tools
 from .secret_source import SecretSource
@@ -179,4 +178,4 @@ def _module(name: str) -> ModuleType:
 
 def misfit(runtime: Runtime, state: State) -> str:
     """Why this application's host leaves the run alone; empty if it takes it."""
-    return Fit(runtime.application, runtime.toolbox, runtime.adapter).misfit(state.application, state.pins)
+    return runtime.fit.misfit(state.application, state.pins)

@@ -27,6 +27,7 @@ from ..runtime.state import State
 from ..runtime.toolbox import Toolbox
 from . import wishes
 from .embedded import Embedded, cluster_use
+from .fit import Fit
 from .loop_thread import LoopThread, closed, own_loop
 from .mapping import PARALLEL_DEFAULT, Batch, Mapped, Row
 from .model_spec import adapter_from
@@ -353,6 +354,12 @@ class Runtime:
     def application(self) -> str:
         """The application's reference, empty if it has none."""
         return self._embedded.parts.application
+
+    @property
+    def fit(self) -> Fit:
+        """How runs are held against this application when its host takes them up."""
+        parts = self._embedded.parts
+        return Fit(parts.application, parts.toolbox, parts.adapter, parts.secrets)
 
     @property
     def principal(self) -> str:

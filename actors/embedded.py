@@ -391,7 +391,13 @@ class Embedded:
         secrets = self.parts.secrets
         if secrets is not None:
             text = secrets.redactor.text
-            spec = msgspec.structs.replace(spec, input=text(spec.input))
+            spec = msgspec.structs.replace(
+                spec,
+                input=text(spec.input),
+                given=secrets.given(spec.given),
+                as_of=text(spec.as_of),
+                trace=text(spec.trace),
+            )
             pins = msgspec.structs.replace(
                 pins, system=text(pins.system), redaction=secrets.settings.revision
             )

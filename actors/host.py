@@ -136,7 +136,7 @@ class Host:
         self.elsewhere: Elsewhere | None = None
         self._looks = looks
         self.adapter = adapter
-        self.fit = Fit(application, toolbox, adapter)
+        self.fit = Fit(application, toolbox, adapter, secrets)
         self.watchers = Watchers()
         self.parked_watchers: list[Callable[[str, State], None]] = []
         self.refused_watchers: list[Callable[[str, BaseException], None]] = []

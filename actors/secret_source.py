@@ -15,7 +15,7 @@ from typing import Final, TypeAlias, cast
 import msgspec
 
 from ..adapters.port import CallPreparing, Progress, TextDelta
-from ..runtime.canonical import JSON, canonical_bytes
+from ..runtime.canonical import JSON, canonical_bytes, decode_canonical
 from ..runtime.commands import Cancel, OutsideCommand, RecordFact, ResolveCall
 from ..runtime.errors import CallerError, DeclarationError
 from ..runtime.redaction import (
@@ -152,6 +152,10 @@ class Secrets:
         if isinstance(command, RecordFact) and isinstance(cast(object, command.value), str):
             changed["value"] = self._json_text(command.value, command.name)
         return msgspec.structs.replace(command, **changed) if changed else command
+
+    def given(self, encoded: bytes) -> bytes:
+        """The typed inputs of a run, canonical JSON, without what is declared; empty stays empty."""
+        return canonical_bytes(self.redactor.json(decode_canonical(encoded))) if encoded else encoded
 
     def _json_text(self, text: str, member: str = "") -> str:
         """JSON as a text; ``member``: that of which it is the value, if it is one."""

@@ -101,13 +101,14 @@ def cancel_by_parent(run_id: str, child_run: str) -> Cancel:
 
 def child_start(state: State, call: CallState) -> tuple[e.RunStarted, bytes]:
     """The first event of the child and its encoded pins: the parent's model, revisions, tenant, principal and operation,
-    the agent's own text, goal and tools, and never a permission or a tool that the parent's pins don't have. The pins are
-    those of every child of this agent in the tree; what is the child's own is in the event."""
+    the agent's own text, goal and tools, and never a permission or a tool that the parent's pins don't have. Tools are as
+    the parent goes by them now, so what a deploy has tightened stays so below it. The pins are those of every child of this
+    agent in the tree under the same definitions; what is the child's own is in the event."""
     child, agent = call.child, agent_of_call(state, call)
     if child is None or agent is None:
         raise BugError("child_unknown", f"{call.call} has no child run", path=call.call)
     deadline_ms = max(1, child.deadline_at_ms - call.started_at_ms)
-    known = {definition.name: definition for definition in state.pins.tools}
+    known = {definition.name: state.tools.get(definition.name, definition) for definition in state.pins.tools}
     pins: Pins = msgspec.structs.replace(
         state.pins,
         system=agent.system,

@@ -177,12 +177,13 @@ class Redactor:
 
     def arguments(self, arguments: dict[str, JSON], secret: tuple[str, ...]) -> tuple[dict[str, JSON], str]:
         """Proposed arguments without what is declared, and the path of the first place; empty if there was nothing. A
-        reference is no secret, and nothing else may be the value of a ``secret`` argument."""
+        reference is no secret unless what is declared stands in its name; nothing else but null may be the value of a
+        ``secret`` argument, whatever its type."""
         members = {name: value for name, value in arguments.items() if name not in secret}
         kept, found = self._members(members, "$", is_reference)
         for name in secret:
             value = arguments.get(name)
-            if isinstance(value, str) and not is_reference(value):
+            if value is not None and not (is_reference(value) and self.text(cast(str, value)) == value):
                 value = marker(ARGUMENT)
                 found = found or child_path("$", name)
             if name in arguments:

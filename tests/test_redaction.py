@@ -127,6 +127,27 @@ def test_a_proposed_secret_is_named_by_its_place_and_a_reference_is_none() -> No
 
 
 @pytest.mark.parametrize(
+    "value",
+    [
+        [KEY],
+        {"a": KEY},
+        90210,
+        True,
+        ["secret://billing"],
+        "secret://pin90210",
+        "secret://AKIAABCDEFGHIJKLMNOP",
+    ],
+)
+def test_what_is_no_clean_reference_is_taken_out_of_a_secret_argument_whatever_its_type(value: Any) -> None:
+    kept, path = REDACTOR.arguments({"token": value}, ("token",))
+    assert (kept, path) == ({"token": "[redacted:argument]"}, "$.token")
+
+
+def test_a_secret_argument_may_be_null() -> None:
+    assert REDACTOR.arguments({"token": None}, ("token",)) == ({"token": None}, "")
+
+
+@pytest.mark.parametrize(
     "text", ["secret://", "secret://1x", "secret://a b", "Secret://a", "x secret://a", 7, None]
 )
 def test_what_is_no_reference(text: Any) -> None:

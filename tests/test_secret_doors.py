@@ -12,7 +12,7 @@ import pytest
 from tests.stepped_runtime import STUCK_S, Site, Stepped, results_in
 from tests.tree_play import Play
 
-from boundloop.actors.application import Application
+from boundloop.actors.application import Application, misfit
 from boundloop.actors.context import ToolContext
 from boundloop.actors.secret_source import Secrets, settings_of
 from boundloop.adapters import ScriptedModel
@@ -20,7 +20,7 @@ from boundloop.adapters.script import call, calls, say
 from boundloop.runtime import Applied, Observed, Policy, PolicyDecision, Redaction, ToolError, agent, tool
 from boundloop.runtime import events as e
 from boundloop.runtime.commands import Send
-from boundloop.runtime.errors import DeclarationError
+from boundloop.runtime.errors import ConflictError, DeclarationError
 from boundloop.runtime.guardrails import GuardrailDecision, Guardrails
 from boundloop.runtime.limits import Limits
 from boundloop.runtime.state import state_digest
@@ -141,6 +141,46 @@ def test_what_a_person_says_is_recorded_without_it(site: Site) -> None:
     assert CANARY not in stored
     assert f"use {MARK}" in stored
     assert f"never say {MARK}" in stored
+
+
+def test_typed_inputs_and_the_labels_of_time_and_trace_are_recorded_without_it(site: Site) -> None:
+    host = site.open([say("one")], [], redact=REDACT)
+    run_id = host.run(
+        given={"key": [CANARY], "password": "hunter2"}, as_of=f"of {CANARY}", trace=CANARY
+    ).run_id
+    (started,) = site.of(run_id, e.RunStarted)
+    assert json.loads(started.given) == {"key": [MARK], "password": "[redacted:password]"}
+    assert (started.as_of, started.trace) == (f"of {MARK}", MARK)
+    assert CANARY not in seen(site, host)
+
+
+@pytest.mark.parametrize("application", ["", "shop:app"])
+def test_a_run_that_was_started_under_a_redaction_is_left_alone_by_an_application_without_one(
+    site: Site, application: str
+) -> None:
+    @tool(risk="write", key=("name",), approval="always")
+    async def key(name: str) -> str:
+        """A result with the secret."""
+        return CANARY
+
+    host = site.open([call("key", {"name": "a"}), say("done")], [key], redact=REDACT, application=application)
+    run_id = host.start()
+    (waiting,) = host.rest(run_id).approvals
+    host.close()
+    for secrets in (None, {"other": "other-value"}):
+        forgot = site.open(host.model, [key], secrets=secrets, application=application)
+        if secrets is None:
+            forgot.rt.approve(run_id, waiting.approval_id, by="boss")
+        assert "needs a redaction" in misfit(forgot.rt, forgot.state(run_id))
+        with pytest.raises(ConflictError) as refused:
+            forgot.rest(run_id)
+        assert refused.value.code == "other_application"
+        forgot.close()
+    assert site.of(run_id, e.CallStarted) == []
+    again = Redaction(values={"api_key": CANARY}, revision="8")
+    newer = site.open(host.model, [key], redact=again, application=application)
+    assert newer.rest(run_id).completed
+    assert CANARY not in site.stored()
 
 
 def test_a_message_and_a_reason_are_recorded_without_it(site: Site) -> None:
@@ -425,15 +465,17 @@ def test_an_effect_without_its_secret_is_failed_and_its_key_is_free(site: Site) 
     assert (executed.outcome, executed.code) == ("failed", "secret_unknown")  # without proof it were unknown
 
 
-@pytest.mark.parametrize("token", ["hunter2", "secret://", "secret://no such name", ""])
-def test_a_secret_argument_takes_a_reference_and_nothing_else(site: Site, token: str) -> None:
+@pytest.mark.parametrize(
+    "token", ["hunter2", "secret://", "secret://no such name", "", ["hunter2"], {"a": "hunter2"}, 4242]
+)
+def test_a_secret_argument_takes_a_reference_and_nothing_else(site: Site, token: Any) -> None:
     host = site.open([call("look", {"token": token}), say("done")], [look], secrets={"billing": CANARY})
     run_id = host.run().run_id
     assert USED == []
     (rejected,) = site.of(run_id, e.CallRejected)
     assert (rejected.code, rejected.path) == ("secret_in_argument", "$.token")
-    if token:
-        assert token not in repr(site.of(run_id, e.CallProposed))
+    (proposed,) = site.of(run_id, e.CallProposed)
+    assert proposed.arguments == b'{"token":"[redacted:argument]"}'
 
 
 def test_a_reference_in_an_argument_that_takes_none_is_plain_text(site: Site) -> None:

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from boundloop.runtime import events as e
+from boundloop.runtime.children import child_start
 from boundloop.runtime.commands import Advance, Approve, ModelReplied, RaiseLimits, Resume, TakeOver
 from boundloop.runtime.definitions import (
     ADOPTED_FIELDS,
@@ -24,8 +25,10 @@ from boundloop.runtime.fold import evolve, fold
 from boundloop.runtime.goal import Evidence, Goal
 from boundloop.runtime.model import ModelTurn
 from boundloop.runtime.orders import Execute
+from boundloop.runtime.pins import read_pins
 from boundloop.runtime.tool_definition import ToolDefinition
 
+from .family import AGENTS, family_pins
 from .shop import BY_NAME, TOOLS, changed, limits, pins
 from .spec import USAGE, Run, call
 
@@ -46,6 +49,29 @@ def asked() -> Run:
     run.reply(call("refund", order_id="A", amount=5))
     run.ask("c1.0")
     return run
+
+
+def test_a_child_has_the_tools_that_its_parent_goes_by_and_not_those_that_it_began_with() -> None:
+    run = Run(family_pins())
+    tighter = changed("pay", approval="always")
+    run.crash(present=(*tighter, *AGENTS))
+    run.crash(present=(*TOOLS, *AGENTS))  # a deploy that loosens it again
+    run.reply(call("helper", input="go"))
+    run.check("c1.0")
+    event, encoded = child_start(run.state, run.call("c1.0"))
+    (pay,) = (it for it in read_pins(event.pins_sha256, encoded).tools if it.name == "pay")
+    assert pay == run.state.tools["pay"]
+    assert pay.approval == "always"
+
+
+def test_a_child_may_have_a_tool_that_its_parent_lost() -> None:
+    run = Run(family_pins())
+    run.crash(present=(*(it for it in TOOLS if it.name != "pay"), *AGENTS))
+    run.reply(call("helper", input="go"))
+    run.check("c1.0")
+    event, encoded = child_start(run.state, run.call("c1.0"))
+    (pay,) = (it for it in read_pins(event.pins_sha256, encoded).tools if it.name == "pay")
+    assert pay.offered  # it is withdrawn from the child, too, where that is taken up without it
 
 
 def test_a_changed_description_is_adopted_by_an_event_that_holds_the_new_definition() -> None:
