@@ -15,8 +15,8 @@ from ..runtime.canonical import JSON
 from ..runtime.errors import ToolError
 from ..runtime.foreign_text import bounded_code, bounded_text
 from ..runtime.policy import Policy, PolicyAnswer, PolicyDecision, PolicyQuestion
-from ..runtime.redaction import Redactor
 from ..runtime.tool_cost import PRICE_MICROS_MAX
+from .secret_source import Secrets
 
 VERSION_CHARS_MAX: Final = 256
 _BARE: Final = {name: PolicyDecision(answer=name) for name in get_args(PolicyAnswer)}
@@ -34,7 +34,7 @@ def permission_set(answer: object) -> frozenset[str]:
 
 
 def check_answer(
-    check: Callable[..., Any], arguments: dict[str, JSON], redactor: Redactor | None = None
+    check: Callable[..., Any], arguments: dict[str, JSON], secrets: Secrets | None = None
 ) -> tuple[Literal["allow", "deny", "unknown"], str, bool]:
     """What a semantic check said, the code of a denial, and whether it ends the run: True allows, False or a text denies, a
     ``PolicyDecision`` says what it says. A check asks nobody: ``ask`` is no answer of it."""
@@ -48,28 +48,26 @@ def check_answer(
         if answer is False:
             return "deny", "check_denied", False
         if isinstance(answer, PolicyDecision):
-            return _decided(answer, redactor)
+            return _decided(answer, secrets)
         if isinstance(answer, str):
-            code = bounded_code(_redacted(answer, redactor))
+            code = bounded_code(_redacted(answer, secrets))
             return ("allow", "", False) if code == "allow" else ("deny", code, False)
         return "unknown", "check_no_answer", False
     except ToolError as error:
-        return "deny", bounded_code(_redacted(error.code, redactor), "check_denied"), False
+        return "deny", bounded_code(_redacted(error.code, secrets), "check_denied"), False
     except BaseException:
         return "unknown", "check_failed", False
 
 
 def _decided(
-    answer: PolicyDecision, redactor: Redactor | None
+    answer: PolicyDecision, secrets: Secrets | None
 ) -> tuple[Literal["allow", "deny", "unknown"], str, bool]:
     if answer.answer not in ("allow", "deny", "unknown") or type(answer.terminal) is not bool:
         return "unknown", "check_no_answer", False
-    return answer.answer, bounded_code(_redacted(answer.code, redactor)), answer.terminal
+    return answer.answer, bounded_code(_redacted(answer.code, secrets)), answer.terminal
 
 
-def policy_answer(
-    policy: Policy, question: PolicyQuestion, redactor: Redactor | None = None
-) -> PolicyDecision:
+def policy_answer(policy: Policy, question: PolicyQuestion, secrets: Secrets | None = None) -> PolicyDecision:
     """The policy's answer if it is one of those that there are; else unknown."""
     try:
         answer = policy.decide(question)
@@ -79,7 +77,7 @@ def policy_answer(
             return _NO_ANSWER
         return PolicyDecision(
             answer=_BARE[answer.answer].answer,
-            code=bounded_code(_redacted(answer.code, redactor)),
+            code=bounded_code(_redacted(answer.code, secrets)),
             terminal=answer.terminal,
         )
     except BaseException:
@@ -106,9 +104,9 @@ def price_answer(price: Callable[..., Any], arguments: dict[str, JSON]) -> int |
     return answer if type(answer) is int and 0 <= answer <= PRICE_MICROS_MAX else None
 
 
-def version_answer(answer: object, redactor: Redactor | None = None) -> str:
+def version_answer(answer: object, secrets: Secrets | None = None) -> str:
     """A resource's version: a text or a number. Raises ``TypeError`` for anything else."""
-    answer = _redacted(answered(answer), redactor)
+    answer = _redacted(answered(answer), secrets)
     return str(int(answer)) if isinstance(answer, int) else bounded_text(answer, VERSION_CHARS_MAX)
 
 
@@ -122,9 +120,9 @@ def answered(answer: object) -> object:
     return answer
 
 
-def _redacted(text: object, redactor: Redactor | None) -> object:
+def _redacted(text: object, secrets: Secrets | None) -> object:
     """Before it is cut: what is left of a secret is still some of it."""
-    return text if redactor is None else redactor.said(text)
+    return text if secrets is None else secrets.redactor.said(text)
 
 
 def _drop(awaitable: object) -> None:

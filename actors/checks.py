@@ -20,7 +20,6 @@ from ..runtime.events import RungVerdict
 from ..runtime.ladder import admit
 from ..runtime.ledger import LedgerRow
 from ..runtime.policy import Policy
-from ..runtime.redaction import Redactor
 from ..runtime.state import CallState, State
 from ..runtime.taint import stricter
 from ..runtime.tool_definition import ApprovalRule, ToolDefinition
@@ -52,11 +51,6 @@ class Gate:
         self.policy = policy
         self.permissions_of = permissions_of
         self.switched_off = switched_off
-
-    @property
-    def redactor(self) -> Redactor | None:
-        """What is never to enter the log; None if nothing is declared."""
-        return None if self.secrets is None else self.secrets.redactor
 
     def runs_inline(self, definition: ToolDefinition | None) -> bool:
         """Whether all rungs of this tool's calls may run in the host's own loop, by its present declaration."""
@@ -175,7 +169,7 @@ class Pass:
                 untrusted=state.untrusted,
                 after_untrusted=stricter(definition.after_untrusted, spec.definition.after_untrusted),
             )
-            self.rungs = Rungs(asked, spec, gate.policy, gate.permissions_of, gate.redactor)
+            self.rungs = Rungs(asked, spec, gate.policy, gate.permissions_of, gate.secrets)
 
     def scope(self) -> str:
         """Of a kill switch that holds this call up now; empty if none does."""

@@ -21,7 +21,7 @@ from ..runtime.events import RungVerdict
 from .execution import Report
 from .executors import Dispatch
 from .guarding import GuardAsked
-from .query import FarSideAnswer
+from .query import FarSideAnswer, Sent
 from .rungs import RungsAnswered, RungsAsked
 
 BATCH_CALLS_MAX: Final = 64
@@ -105,11 +105,13 @@ class ExecutorStatus(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 class QueryAsked(
     msgspec.Struct, frozen=True, kw_only=True, tag="query", forbid_unknown_fields=True, gc=False
 ):
-    """What the far side is asked: ``key`` by the ``query`` of this tool."""
+    """What the far side is asked: ``key`` by the ``query`` of this tool. ``sent``: where the call's arguments hold
+    references."""
 
     tool: Text
     definition_sha256: bytes
     key: bytes
+    sent: Sent | None = None
 
 
 Work = tuple[WireCall, ...] | RungsAsked | QueryAsked | GuardAsked

@@ -73,6 +73,7 @@ from .execution import Report, not_dispatched
 from .executors import ToolExecutors
 from .in_flight import InFlight
 from .journal import Journal
+from .query import sent_with
 
 STEP_DECISIONS_MAX: Final = 10_000
 """No step can need more: calls a turn, their rungs and their results are bounded. Reaching it is a bug."""
@@ -284,7 +285,7 @@ class RunDriver:
             if type(order) is GuardResult or type(order) is GuardAnswer:
                 if gate.guards_inline and order not in self._out:
                     asked = self._guard_asked(order)
-                    verdict = guarding.judged(gate.policy, asked, redactor=gate.redactor)
+                    verdict = guarding.judged(gate.policy, asked, secrets=gate.secrets)
                     await self._apply_inline(guarding.told(asked, verdict, _guarded_call(order)), now)
                     return True
                 continue
@@ -580,7 +581,8 @@ class RunDriver:
         call = state.calls[order.call]
         spec = self.around.gate.toolbox.get(call.tool)
         asked = self._now()
-        answer = await self.around.executors.queried(spec, call.key)
+        sent = sent_with(spec, call.arguments, state.tenant, state.principal)
+        answer = await self.around.executors.queried(spec, call.key, sent)
         self._land(
             order,
             Queried(
@@ -623,7 +625,7 @@ class RunDriver:
     async def _judged(self, asked: guarding.GuardAsked) -> RungVerdict:
         gate = self.around.gate
         if gate.guards_inline:
-            return guarding.judged(gate.policy, asked, redactor=gate.redactor)
+            return guarding.judged(gate.policy, asked, secrets=gate.secrets)
         spec = gate.toolbox.get(asked.tool)
         pool = guarding.ANSWERS_POOL if spec is None else spec.definition.pool
         return await self.around.executors.guarded(asked, gate.policy, pool)

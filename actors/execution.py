@@ -25,7 +25,14 @@ ARTIFACT_BYTES_MAX: Final = BLOB_BYTES_MAX
 SAFE_MESSAGE_CHARS_MAX: Final = 512
 
 _FINAL_REFUSALS: Final = frozenset(
-    ("old_epoch", "arguments_unbound", "tool_not_here", "definition_differs", "secret_unknown")
+    (
+        "old_epoch",
+        "arguments_unbound",
+        "tool_not_here",
+        "definition_differs",
+        "secret_unknown",
+        "secret_not_allowed",
+    )
 )
 """Refused dispatches that would be refused again."""
 

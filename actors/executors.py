@@ -27,9 +27,9 @@ from .eager import Finished, first_step
 from .epochs import Epochs
 from .execution import Report
 from .guarding import GuardAsked, judged, unjudged
-from .query import FarSideAnswer, ask_far_side
+from .query import FarSideAnswer, Sent, ask_far_side
 from .rungs import CHECK_TIMEOUT_S, Rungs, RungsAnswered
-from .secret_source import SecretRefused, Secrets, has_references
+from .secret_source import SecretRefused, Secrets, references
 
 THREADS_MAX: Final = 32
 GRACE_MS: Final = 10_000
@@ -43,7 +43,7 @@ class Dispatch:
 
     ``deliver`` is called on the loop, once with the report that counts and possibly again with a late success.
     ``started_s`` is the loop time from which ``valid_ms`` counts; ``begun`` says that the tool's code may have run.
-    ``redactor`` is what its report goes through.
+    ``secrets``: of the process that runs it; ``resolved``: what its references stand for, once that is known.
     """
 
     __slots__ = (
@@ -54,8 +54,9 @@ class Dispatch:
         "context",
         "epoch",
         "keywords",
-        "redactor",
+        "resolved",
         "run_id",
+        "secrets",
         "spec",
         "started_s",
         "valid_ms",
@@ -79,13 +80,24 @@ class Dispatch:
         self.call = context.call_id
         self.arguments = arguments
         self.keywords: dict[str, object] = {}
-        self.redactor: Redactor | None = None
+        self.secrets: Secrets | None = None
+        self.resolved: Mapping[str, str] = {}
         self.epoch = epoch
         self.valid_ms = valid_ms
         self.view_bytes_max = view_bytes_max
         self._deliver = deliver
         self.started_s = 0.0
         self.begun = False
+
+    @property
+    def redactor(self) -> Redactor | None:
+        """What a report goes through that is made now: it knows what other calls have resolved while this one was out."""
+        return None if self.secrets is None else self.secrets.taking_out(self.resolved)
+
+    @property
+    def has_references(self) -> bool:
+        """Whether there is something to resolve before its tool's function is called."""
+        return self.secrets is not None and bool(references(self.spec, self.arguments))
 
     def deliver(self, report: Report) -> None:
         """Hand a report in, with what the attempt said that it cost."""
@@ -124,8 +136,11 @@ class ToolExecutors(Protocol):
         """What a guardrail says, likewise; in executors of that pool where there are pools."""
         ...
 
-    async def queried(self, spec: ToolSpec | None, key: bytes | None) -> FarSideAnswer:
-        """What the far side says of a key, by the tool's ``query``, likewise."""
+    async def queried(
+        self, spec: ToolSpec | None, key: bytes | None, sent: Sent | None = None
+    ) -> FarSideAnswer:
+        """What the far side says of a key, by the tool's ``query``, likewise. ``sent``: what the call was sent with, where
+        that holds references."""
         ...
 
     def lingers(self, run_id: str) -> bool:
@@ -182,12 +197,12 @@ class Executors:
             return None
         spec = dispatch.spec
         inline = spec.definition.inline and spec.is_async and spec.definition.group not in self._groups
-        secrets = self._secrets
-        if secrets is not None:
-            dispatch.redactor = secrets.redactor
-            if not inline and has_references(spec, dispatch.arguments):
-                return self._track(dispatch, self._resolve_and_run(dispatch, secrets))
-        refusal = bind(dispatch, secrets)
+        dispatch.secrets = self._secrets
+        if not inline and dispatch.has_references:
+            return self._track(dispatch, self._resolve_and_run(dispatch))
+        refusal = bind(dispatch)
+        if not refusal and inline and _left(dispatch, dispatch.started_s) <= 0:
+            refusal = "expired"  # what gave the values took the time that was left
         if refusal:
             dispatch.refuse(refusal)
             return None
@@ -207,18 +222,19 @@ class Executors:
 
     async def guarded(self, asked: GuardAsked, policy: Policy, pool: str) -> RungVerdict:
         """See ``ToolExecutors``: on a thread of its own, which goes on after its time-out."""
-        redactor = None if self._secrets is None else self._secrets.redactor
+        secrets = self._secrets
         try:
             return await asyncio.wait_for(
-                on_daemon_thread(lambda: judged(policy, asked, redactor=redactor)), CHECK_TIMEOUT_S
+                on_daemon_thread(lambda: judged(policy, asked, secrets=secrets)), CHECK_TIMEOUT_S
             )
         except TimeoutError:
             return unjudged("timeout", policy)
 
-    async def queried(self, spec: ToolSpec | None, key: bytes | None) -> FarSideAnswer:
+    async def queried(
+        self, spec: ToolSpec | None, key: bytes | None, sent: Sent | None = None
+    ) -> FarSideAnswer:
         """See ``ToolExecutors``: a coroutine on this loop, a function on a thread of its own."""
-        secrets = self._secrets
-        return await ask_far_side(spec, key, None if secrets is None else secrets.redactor)
+        return await ask_far_side(spec, key, self._secrets, sent)
 
     async def close(self) -> None:
         """Cancel what runs and wait for the async part of it; threads are left to end by themselves."""
@@ -247,11 +263,11 @@ class Executors:
         task.add_done_callback(over)
         return cancel
 
-    async def _resolve_and_run(self, dispatch: Dispatch, secrets: Secrets) -> None:
+    async def _resolve_and_run(self, dispatch: Dispatch) -> None:
         """What gives the values may block: it is asked on a thread, within the call's validity."""
         try:
             async with asyncio.timeout(_left(dispatch, dispatch.started_s)):
-                refusal = await on_daemon_thread(bind, dispatch, secrets)
+                refusal = await on_daemon_thread(bind, dispatch)
         except TimeoutError:
             refusal = "expired"
         if refusal:
@@ -430,13 +446,18 @@ def keywords_of(dispatch: Dispatch, arguments: dict[str, JSON] | None = None) ->
     return keywords
 
 
-def bind(dispatch: Dispatch, secrets: Secrets | None) -> str:
+def bind(dispatch: Dispatch) -> str:
     """Fill in what the tool's function is called with, references resolved; gives the code of a refusal, empty if there is
     none. Nothing of the tool ran. Raises nothing, and may block where there is something to resolve."""
     try:
-        arguments = None
-        if secrets is not None:
-            arguments, dispatch.redactor = secrets.resolved(dispatch.spec, dispatch.arguments)
+        arguments = dispatch.arguments
+        secrets, context = dispatch.secrets, dispatch.context
+        if secrets is not None and dispatch.has_references:
+            spec = dispatch.spec
+            values = secrets.resolved(spec, arguments, context.tenant, context.principal)
+            dispatch.resolved = values
+            names = references(spec, arguments)
+            arguments = {**arguments, **{argument: values[name] for argument, name in names.items()}}
         dispatch.keywords = keywords_of(dispatch, arguments)
     except SecretRefused as error:
         return error.code

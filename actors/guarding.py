@@ -26,9 +26,9 @@ from ..runtime.guardrails import (
 from ..runtime.ledger import LedgerRow
 from ..runtime.limits import RECHECKS_MAX
 from ..runtime.policy import Policy
-from ..runtime.redaction import Redactor
 from ..runtime.state import CallState, State
 from ..runtime.taint import TaintSource, counted
+from .secret_source import Secrets
 
 ANSWERS_POOL: Final = "default"
 """The pool whose executors judge final answers, which belong to no tool."""
@@ -109,7 +109,7 @@ def judged(
     asked: GuardAsked,
     *,
     tries_max: int = RECHECKS_MAX,
-    redactor: Redactor | None = None,
+    secrets: Secrets | None = None,
 ) -> RungVerdict:
     """The verdict, in this thread. An unknown is asked for again, ``tries_max`` times in all. Raises nothing."""
     guardrails = policy.guardrails
@@ -120,7 +120,7 @@ def judged(
     for _ in range(tries_max):
         try:
             answer = ask(_question(policy, asked))
-            decision = _read(answer, redactor)
+            decision = _read(answer, secrets)
         except BaseException:  # noqa: BLE001  whatever it raises is no answer
             decision = GuardrailDecision(answer="unknown", code="guardrail_failed")
         if decision.answer != "unknown":
@@ -156,12 +156,12 @@ def _question(policy: Policy, asked: GuardAsked) -> GuardrailQuestion:
     )
 
 
-def _read(answer: object, redactor: Redactor | None) -> GuardrailDecision:
+def _read(answer: object, secrets: Secrets | None) -> GuardrailDecision:
     """What was answered, if it is one of the answers that there are."""
     if isinstance(answer, GuardrailDecision):
         if answer.answer not in _BARE:
             return _NO_ANSWER
-        code: object = answer.code if redactor is None else redactor.said(answer.code)
+        code: object = answer.code if secrets is None else secrets.redactor.said(answer.code)
         return GuardrailDecision(answer=_BARE[answer.answer].answer, code=bounded_code(code))
     if isinstance(answer, str):
         return _BARE.get(bounded_code(answer), _NO_ANSWER)

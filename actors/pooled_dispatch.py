@@ -29,7 +29,7 @@ from .lines import ExecutorDied, LineDown, Lines, NoAnswer
 from .places import Kind, LossCause, Places
 from .pool_spec import kind_of
 from .pooled_questions import Questions
-from .query import FarSideAnswer
+from .query import FarSideAnswer, Sent
 from .quick_lane import QuickLane
 from .rungs import Rungs, RungsAnswered
 from .secret_source import Secrets
@@ -91,9 +91,11 @@ class PooledExecutors:
         """See ``ToolExecutors``."""
         return await self._questions.guarded(asked, policy, pool)
 
-    async def queried(self, spec: ToolSpec | None, key: bytes | None) -> FarSideAnswer:
+    async def queried(
+        self, spec: ToolSpec | None, key: bytes | None, sent: Sent | None = None
+    ) -> FarSideAnswer:
         """See ``ToolExecutors``."""
-        return await self._questions.queried(spec, key)
+        return await self._questions.queried(spec, key, sent)
 
     def lingers(self, run_id: str) -> bool:
         """See ``ToolExecutors``: what runs in another process isn't this one's."""

@@ -27,7 +27,7 @@ from .guarding import GuardAsked, unjudged
 from .leases import Key, Lease, Leases, NoPlace
 from .lines import ExecutorDied, LineDown, NoAnswer
 from .pool_spec import CHECKS_KIND, query_kind
-from .query import QUERY_TIMEOUT_S, FarSideAnswer, unknown
+from .query import QUERY_TIMEOUT_S, FarSideAnswer, Sent, unknown
 from .rungs import CHECK_TIMEOUT_S, Rungs, RungsAnswered
 
 LOOP_LATE_S: Final = 2.0
@@ -96,7 +96,9 @@ class Questions:
                     break
         return unjudged(code, policy)
 
-    async def queried(self, spec: ToolSpec | None, key: bytes | None) -> FarSideAnswer:
+    async def queried(
+        self, spec: ToolSpec | None, key: bytes | None, sent: Sent | None = None
+    ) -> FarSideAnswer:
         """See ``ToolExecutors``. Whoever reconciles asks again after a while."""
         if spec is None or spec.query is None or key is None:
             return unknown("no_query")
@@ -105,7 +107,9 @@ class Questions:
             self._leases,
             (spec.definition.pool, kind),
             spec.name,
-            encode_question(QueryAsked(tool=spec.name, definition_sha256=spec.definition_sha256, key=key)),
+            encode_question(
+                QueryAsked(tool=spec.name, definition_sha256=spec.definition_sha256, key=key, sent=sent)
+            ),
             decode_far_side_answer,
             QUERY_TIMEOUT_S + (LOOP_LATE_S if kind == "async" else 0.0),
         )

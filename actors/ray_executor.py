@@ -72,8 +72,6 @@ ENDED: Final = b"ended"
 class _Executor:
     """What all kinds share. A shipment that can't be loaded is told by ``identify``; then every call is refused."""
 
-    RESOLVES_ON_ARRIVAL = True
-
     def __init__(self, shipment: bytes, store: str, revision: str) -> None:
         silence()
         self._guard = Guard()
@@ -88,9 +86,7 @@ class _Executor:
         try:
             application = unpack(shipment)
             self._secrets = secrets = Secrets.of(application.secrets)
-            # On a loop what may block is asked beside it, by who starts the call.
-            here = secrets if self.RESOLVES_ON_ARRIVAL else None
-            self._reception = Reception(application.toolbox, application.dependencies, here)
+            self._reception = Reception(application.toolbox, application.dependencies, secrets)
             self._groups = frozenset(application.groups)
             self._inquiries = Inquiries(
                 application.toolbox, application.policy, application.permissions_of, secrets
@@ -249,8 +245,6 @@ class QuickExecutor(_Executor):
 
 class AsyncExecutor(_Executor):
     """Many calls on one loop, which is watched: a tool that blocks it holds up all of them."""
-
-    RESOLVES_ON_ARRIVAL = False
 
     def __init__(self, shipment: bytes, store: str, revision: str) -> None:
         super().__init__(shipment, store, revision)

@@ -14,7 +14,6 @@ from typing import Any
 from ..runtime.canonical import CanonicalRefused, decode_canonical
 from ..runtime.events import RungVerdict
 from ..runtime.policy import Policy
-from ..runtime.redaction import Redactor
 from ..runtime.tool_spec import ToolSpec
 from ..runtime.toolbox import Toolbox
 from . import execution, query
@@ -41,7 +40,9 @@ class Reception:
         self._epochs = Epochs()
 
     def receive(self, call: WireCall, deliver: Deliver, lay_ms: int = 0) -> Dispatch | Report:
-        """The dispatch with its keywords bound and its validity counted from now, or the report of its refusal."""
+        """The dispatch with its keywords bound and its validity counted from now, or the report of its refusal. Its references
+        are left to whoever runs it: what they stand for is asked for once the call is known to be at work here, so that it can
+        be stopped meanwhile, and may take longer than the call is valid."""
         spec = self._toolbox.get(call.tool)
         if spec is None:
             return refused(call, "tool_not_here")
@@ -81,9 +82,10 @@ class Reception:
             deliver=deliver,
         )
         dispatch.started_s = time.monotonic()
-        refusal = bind(dispatch, self._secrets)
+        refusal = bind(dispatch)
         if refusal:
             return refused(call, refusal)
+        dispatch.secrets = self._secrets
         return dispatch
 
 
@@ -102,17 +104,13 @@ class Inquiries:
         self._permissions_of = permissions_of
         self._secrets = secrets
 
-    @property
-    def _redactor(self) -> Redactor | None:
-        return None if self._secrets is None else self._secrets.redactor
-
     def rungs(self, asked: RungsAsked) -> RungsAnswered:
         """Run the application's rungs in this thread, to their end."""
         spec = self._toolbox.spec(asked.tool)
         if spec is None or spec.definition_sha256 != asked.definition_sha256:
             code = "tool_not_here" if spec is None else "definition_differs"
             return RungsAnswered(verdicts=(RungVerdict("check", "unknown", code, self._policy.revision),))
-        rungs = Rungs(asked, spec, self._policy, self._permissions_of, self._redactor)
+        rungs = Rungs(asked, spec, self._policy, self._permissions_of, self._secrets)
         try:
             return rungs.run()
         except BaseException:  # noqa: BLE001  not the application's: its own are verdicts
@@ -120,7 +118,7 @@ class Inquiries:
 
     def guard(self, asked: GuardAsked) -> RungVerdict:
         """Ask the guardrail in this thread."""
-        return judged(self._policy, asked, redactor=self._redactor)
+        return judged(self._policy, asked, secrets=self._secrets)
 
     def query(self, asked: QueryAsked) -> FarSideAnswer:
         """Ask the far side in this thread."""
@@ -128,7 +126,7 @@ class Inquiries:
         if isinstance(spec, FarSideAnswer):
             return spec
         try:
-            return query.ask_in_this_thread(spec, asked.key, self._redactor)
+            return query.ask_in_this_thread(spec, asked.key, self._secrets, asked.sent)
         except BaseException:  # noqa: BLE001  what encodes a result is the application's types' code too
             return query.unknown("query_failed")
 
@@ -137,7 +135,7 @@ class Inquiries:
         spec = self._queried(asked)
         if isinstance(spec, FarSideAnswer):
             return spec
-        return await query.ask_far_side(spec, asked.key, self._redactor)
+        return await query.ask_far_side(spec, asked.key, self._secrets, asked.sent)
 
     def _queried(self, asked: QueryAsked) -> ToolSpec | FarSideAnswer:
         spec = self._toolbox.get(asked.tool)
@@ -153,8 +151,13 @@ def refused(call: WireCall, code: str) -> Report:
 
 
 def run_here(dispatch: Dispatch) -> Report:
-    """Run a sync tool in this thread, to its end. Whatever it raises is its outcome."""
+    """Run a sync tool in this thread, to its end, unless its references can't be resolved within its validity and before it is
+    stopped. Whatever it raises is its outcome."""
     spec, context = dispatch.spec, dispatch.context
+    if dispatch.has_references:
+        refusal = bind(dispatch) or _too_late(dispatch)
+        if refusal:
+            return Report(execution.not_dispatched(dispatch.call, context.attempt, refusal))
     try:
         value = spec.handler(**dispatch.keywords)
     except BaseException as error:  # noqa: BLE001  an exit or an interrupt of a tool's is its outcome too
@@ -184,6 +187,13 @@ def overdue(dispatch: Dispatch) -> Report:
     """It runs, and its time is over."""
     late = execution.timed_out(dispatch.spec, dispatch.call, dispatch.context.attempt, _since(dispatch))
     return dispatch.with_cost(Report(late))
+
+
+def _too_late(dispatch: Dispatch) -> str:
+    """The code of the refusal of a call whose time is over, or that was stopped, before its tool's code ran."""
+    if dispatch.context.cancel.is_set:
+        return "cancelled"
+    return "expired" if _since(dispatch) >= dispatch.valid_ms else ""
 
 
 def _since(dispatch: Dispatch) -> int:

@@ -19,7 +19,6 @@ from ..runtime.canonical import JSON, canonical_bytes, decode_canonical
 from ..runtime.events import RungVerdict
 from ..runtime.limits import RECHECKS_MAX
 from ..runtime.policy import Policy, PolicyQuestion
-from ..runtime.redaction import Redactor
 from ..runtime.taint import AfterUntrusted, Sources, TaintSource, counted
 from ..runtime.tool_spec import ToolSpec
 from .application_answers import (
@@ -31,6 +30,7 @@ from .application_answers import (
     version_answer,
 )
 from .guarding import GuardAsked, judged
+from .secret_source import Secrets
 
 CHECK_TIMEOUT_S: Final = 10.0
 """How long all rungs of one call together may take beside the loop."""
@@ -93,7 +93,7 @@ class RungsAnswered(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 class Rungs:
     """One pass over the rungs of a call whose tool is here. Holds nothing of the run, which may go on meanwhile."""
 
-    __slots__ = ("_permissions_of", "_policy", "_price_micros", "_redactor", "asked", "spec", "tainted_by")
+    __slots__ = ("_permissions_of", "_policy", "_price_micros", "_secrets", "asked", "spec", "tainted_by")
 
     def __init__(
         self,
@@ -101,7 +101,7 @@ class Rungs:
         spec: ToolSpec,
         policy: Policy,
         permissions_of: Permissions,
-        redactor: Redactor | None = None,
+        secrets: Secrets | None = None,
     ) -> None:
         self.asked = asked
         self.spec = spec
@@ -109,7 +109,7 @@ class Rungs:
         self._permissions_of = permissions_of
         self._price_micros: int | None = None
         self.tainted_by: Sources = counted(asked.untrusted, policy.taint) if asked.untrusted else ()
-        self._redactor = redactor
+        self._secrets = secrets
 
     def run(self, switched_off: Scope | None = None) -> RungsAnswered:
         """All rungs in order, in this thread; the first refusal wins. ``switched_off`` gives the scope of a kill switch;
@@ -176,7 +176,7 @@ class Rungs:
     def _check(self) -> tuple[RungVerdict, bool]:
         """A semantic check: True allows, False or a text denies, the text as its code; a ``PolicyDecision`` may end the run."""
         assert self.spec.check is not None
-        verdict, code, ends = check_answer(self.spec.check, self.asked.decoded(), self._redactor)
+        verdict, code, ends = check_answer(self.spec.check, self.asked.decoded(), self._secrets)
         return RungVerdict("check", verdict, code, self.spec.definition.version), ends
 
     def _authorisation(self) -> tuple[RungVerdict, bool]:
@@ -205,7 +205,7 @@ class Rungs:
             tool_calls_so_far=asked.tool_calls,
             tainted_by=self.tainted_by,
         )
-        decision = policy_answer(policy, question, self._redactor)
+        decision = policy_answer(policy, question, self._secrets)
         return RungVerdict("policy", decision.answer, decision.code, policy.revision), decision.terminal
 
     def _guardrail(self) -> tuple[RungVerdict, bool]:
@@ -221,7 +221,7 @@ class Rungs:
             untrusted=asked.untrusted,
         )
         return judged(
-            self._policy, question, tries_max=1, redactor=self._redactor
+            self._policy, question, tries_max=1, secrets=self._secrets
         ), False  # whoever runs the rungs asks again
 
     def _taint(self) -> tuple[RungVerdict, bool]:
@@ -259,11 +259,11 @@ class Rungs:
         version = ""
         try:
             if spec.version_of is not None:
-                version = version_answer(spec.version_of(asked.decoded()), self._redactor)
+                version = version_answer(spec.version_of(asked.decoded()), self._secrets)
             if spec.preview is not None:
                 shown["preview"] = spec.encode_result(answered(spec.preview(asked.decoded())))
-                if self._redactor is not None:
-                    shown["preview"] = self._redactor.json(shown["preview"])
+                if self._secrets is not None:
+                    shown["preview"] = self._secrets.redactor.json(shown["preview"])
             preview = canonical_bytes(shown)
         except BaseException:  # noqa: BLE001  whatever it raises is no preview
             return None, "", RungVerdict("preview", "unknown", "preview_failed")

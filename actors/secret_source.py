@@ -30,15 +30,28 @@ from ..runtime.strict_json import parse_value
 from ..runtime.tool_spec import ToolSpec
 from ..runtime.toolbox import Toolbox
 
-SecretSource: TypeAlias = "Mapping[str, str] | Callable[[str], str]"
-"""Name -> value, or what gives it. A callable is asked at each call, where the tool runs, and may block unless the tool is
-inline; whatever it raises means that the value can't be had now, and ``KeyError`` or None that there is none of that name."""
+
+class SecretQuestion(msgspec.Struct, frozen=True, gc=False):
+    """What a source of secrets is asked: the value of this name, for a call of this tool on behalf of this principal, as the
+    server side knows them."""
+
+    name: str
+    tenant: str
+    principal: str
+    tool: str
+
+
+SecretSource: TypeAlias = "Mapping[str, str] | Callable[[SecretQuestion], str]"
+"""Name -> value for all tenants, or what gives it. A callable is asked at each call, where the tool runs, and may block unless
+the tool is inline; whatever it raises means that the value can't be had now, and ``KeyError`` or None that there is none of
+that name for whom it is asked."""
 
 RESOLVED_MAX: Final = VALUES_MAX
 """Values that a process remembers to take out, of those that a callable gave; the oldest are forgotten first."""
 
 UNKNOWN: Final = "secret_unknown"
 UNAVAILABLE: Final = "secret_unavailable"
+NOT_ALLOWED: Final = "secret_not_allowed"
 
 
 class SecretRefused(Exception):
@@ -60,7 +73,7 @@ class SecretSettings:
             raise DeclarationError("option_type", "must be a Redaction", path="redact")
         self.redaction = redaction
         self.values: dict[str, str] = {}
-        self.ask: Callable[[str], str] | None = None
+        self.ask: Callable[[SecretQuestion], str] | None = None
         if callable(source):
             self.ask = source
         elif isinstance(cast(object, source), Mapping):
@@ -118,19 +131,44 @@ class Secrets:
     def __repr__(self) -> str:
         return "Secrets(…)"
 
-    def resolved(self, spec: ToolSpec, arguments: dict[str, JSON]) -> tuple[dict[str, JSON], Redactor]:
-        """The arguments with their references resolved, and what takes the values out of whatever becomes of the call.
+    def resolved(
+        self, spec: ToolSpec, arguments: dict[str, JSON], tenant: str, principal: str
+    ) -> Mapping[str, str]:
+        """Name -> value of what the arguments refer to; the values are taken out of what this process hands on from now on.
         Raises ``SecretRefused``. May block."""
-        names = {
-            argument: name
-            for argument in spec.definition.secret_arguments
-            if (name := reference_name(arguments.get(argument)))
+        names = references(spec, arguments)
+        for argument, name in names.items():
+            if name not in spec.definition.secret_arguments[argument]:
+                raise SecretRefused(NOT_ALLOWED)
+        values = {
+            name: self._value(SecretQuestion(name, tenant, principal, spec.name))
+            for name in dict.fromkeys(names.values())
         }
-        if not names:
-            return arguments, self.redactor
-        values = {name: self._value(name) for name in dict.fromkeys(names.values())}
-        known = self._remembered(values)
-        return {**arguments, **{argument: values[name] for argument, name in names.items()}}, known
+        if self.settings.ask is not None:
+            try:
+                self._remember(values)
+            except DeclarationError:
+                raise SecretRefused(UNAVAILABLE) from None
+        return values
+
+    def taking_out(self, values: Mapping[str, str]) -> Redactor:
+        """What takes these out, name -> value as ``resolved`` gave them, beside all that is known by now. Raises nothing."""
+        if not values or self.settings.ask is None:
+            return self.redactor
+        try:
+            return self._remember(values)
+        except DeclarationError:  # they were forgotten meanwhile, and a newer name holds one of them
+            return self._base.with_values(values.items())
+
+    def _remember(self, values: Mapping[str, str]) -> Redactor:
+        """From now on they are taken out of what other calls of this process say as well. Raises ``DeclarationError``."""
+        with self._lock:
+            fresh = {value: name for name, value in values.items() if value not in self._resolved}
+            if fresh:
+                kept = [*self._resolved.items(), *fresh.items()][-RESOLVED_MAX:]
+                self.redactor = self._base.with_values((name, value) for value, name in kept)
+                self._resolved = dict(kept)
+            return self.redactor
 
     def may_be_shown(self, item: Progress) -> bool:
         """Whether a notice of a running attempt may be. A piece of its text may hold a piece of a secret: that is shown when
@@ -166,12 +204,12 @@ class Secrets:
         (kept,) = cast("dict[str, JSON]", self.redactor.json({member: value})).values()
         return text if kept == value else canonical_bytes(kept).decode()
 
-    def _value(self, name: str) -> str:
+    def _value(self, asked: SecretQuestion) -> str:
         ask = self.settings.ask
-        value: object = cast(object, self.settings.values.get(name))
+        value: object = cast(object, self.settings.values.get(asked.name))
         if ask is not None:
             try:
-                value = cast(object, ask(name))
+                value = cast(object, ask(asked))
             except KeyError:
                 raise SecretRefused(UNKNOWN) from None
             except BaseException:  # noqa: BLE001  whatever it raises is no value, and may hold one
@@ -182,26 +220,14 @@ class Secrets:
             raise SecretRefused(UNAVAILABLE)
         return value
 
-    def _remembered(self, values: Mapping[str, str]) -> Redactor:
-        """What takes these out too; from now on they are taken out of what other calls of this process say as well."""
-        if self.settings.ask is None:
-            return self.redactor
-        with self._lock:
-            fresh = {value: name for name, value in values.items() if value not in self._resolved}
-            if not fresh:
-                return self.redactor
-            kept = [*self._resolved.items(), *fresh.items()][-RESOLVED_MAX:]
-            try:
-                self.redactor = self._base.with_values((name, value) for value, name in kept)
-            except DeclarationError:
-                raise SecretRefused(UNAVAILABLE) from None
-            self._resolved = dict(kept)
-            return self.redactor
-
 
 _SAID: Final = ("reason", "text", "answer")
 
 
-def has_references(spec: ToolSpec, arguments: dict[str, JSON]) -> bool:
-    """Whether a call has something to resolve."""
-    return any(reference_name(arguments.get(name)) for name in spec.definition.secret_arguments)
+def references(spec: ToolSpec, arguments: dict[str, JSON]) -> dict[str, str]:
+    """Argument -> name of the secret that it refers to; empty if a call has nothing to resolve."""
+    return {
+        argument: name
+        for argument in spec.definition.secret_arguments
+        if (name := reference_name(arguments.get(argument)))
+    }

@@ -24,16 +24,21 @@ from .fold import repeat_key
 from .key_rows import by_row
 from .read_result import READ_RESULT
 from .recheck import recheck_done
+from .redaction import REFERENCE_PREFIX, reference_name
 from .refusal import NOT_AVAILABLE, REFUSAL_TEXT, first_refusal
 from .state import CallState, State
 from .stops import ending
 from .strict_json import parse_object
 from .tool_cost import price_refusal
+from .tool_definition import ToolDefinition
 from .values_seen import first_invented, not_seen_text
 
 WITHHELD = (
     "an argument held a secret itself, which is never run; where the tool takes one, write secret://NAME"
 )
+SECRETS_NAMED_MAX = 5
+"""Of those that an argument takes, so many are named to a model that wrote another."""
+
 NO_SNAPSHOT = "this tool reads at a fixed point in time, and none was set for this task"
 
 
@@ -63,6 +68,9 @@ def admit(state: State, call: CallState) -> tuple[Admitted, dict[str, JSON]] | R
         return Refused(
             rung="schema", code=violation.code, safe_message=violation.message, path=violation.path
         )
+    forbidden = _foreign_secret(definition, arguments)
+    if forbidden is not None:
+        return forbidden
     if definition.snapshot and not state.as_of:
         return Refused(rung="check", code="as_of_missing", safe_message=NO_SNAPSHOT)
     if definition.from_results:
@@ -87,6 +95,21 @@ def admit(state: State, call: CallState) -> tuple[Admitted, dict[str, JSON]] | R
         intent_sha256=definition.intent_sha256(arguments),
     )
     return admitted, arguments
+
+
+def _foreign_secret(definition: ToolDefinition, arguments: dict[str, JSON]) -> Refused | None:
+    """The refusal of a reference to a secret that this argument of this tool may not refer to, whoever named it."""
+    for name, allowed in definition.secret_arguments.items():
+        value = arguments.get(name)
+        if value is not None and reference_name(value) not in allowed:
+            takes = ", ".join(f"{REFERENCE_PREFIX}{one}" for one in allowed[:SECRETS_NAMED_MAX])
+            return Refused(
+                rung="check",
+                code="secret_not_allowed",
+                safe_message=f"this argument takes nothing but a reference to a secret of this tool: {takes}",
+                path=f"$.{name}",
+            )
+    return None
 
 
 def checks_done(state: State, command: ChecksDone, now_ms: int) -> Decision:

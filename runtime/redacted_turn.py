@@ -53,7 +53,7 @@ def redacted_turn(reply: ModelTurn, redactor: Redactor, tools: Mapping[str, Tool
 
 def _call(call: ProposedCall, redactor: Redactor, tools: Mapping[str, ToolDefinition]) -> ProposedCall:
     definition = tools.get(call.name)
-    secret = () if definition is None else definition.secret_arguments
+    secret = () if definition is None else tuple(definition.secret_arguments)
     raw, place = _arguments(call.arguments, redactor, secret)
     name, label = redactor.text(call.name), redactor.text(call.provider_call_id)
     if not place and name == call.name and label == call.provider_call_id:

@@ -81,7 +81,8 @@ class ToolDefinition(msgspec.Struct, frozen=True, kw_only=True, dict=True, forbi
     micro-units of the run's currency. `key` is `None` exactly for reads. A call of an `agent` starts a child run of one of
     `agents`, by its argument `agent` where there are several; one of a `question` is put to people. A tool that isn't `offered` to the run is there for its agents.
     `facts`: names of typed facts and the dotted paths of the result's fields that set them. `conditions`: paths of fields that
-    stay when an old result is compacted (units, validity, as-of, citations).
+    stay when an old result is compacted (units, validity, as-of, citations). `secret_arguments`: parameters that take a
+    reference, and the names of the secrets that each may refer to.
     """
 
     name: str
@@ -126,7 +127,7 @@ class ToolDefinition(msgspec.Struct, frozen=True, kw_only=True, dict=True, forbi
     after_untrusted: AfterUntrusted = "policy"
     facts: dict[str, str] = {}
     conditions: tuple[str, ...] = ()
-    secret_arguments: tuple[str, ...] = ()
+    secret_arguments: dict[str, tuple[str, ...]] = {}
 
     @property
     def is_effect(self) -> bool:

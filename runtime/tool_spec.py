@@ -30,6 +30,7 @@ from .observed import Observed
 from .provenance import sources_from
 from .schema import Schema, SchemaViolation, normalise_schema
 from .schema_lint import close_root
+from .secret_arguments import secrets_from
 from .taint import AfterUntrusted, Trust
 from .tool_definition import ApprovalRule, FarSide, Fence, KeyRule, Risk, ToolDefinition, is_tool_name
 from .tool_rules import refuse_contradictions
@@ -155,7 +156,7 @@ def tool(
     snapshot: bool = False,
     same_version: str = "",
     same_version_in: Literal["turn", "run"] = "turn",
-    secret_arguments: tuple[str, ...] = (),
+    secret_arguments: Mapping[str, str | Iterable[str]] | None = None,
     description: str | None = None,
     params: dict[str, Any] | None = None,
     returns: dict[str, Any] | None = None,
@@ -187,8 +188,9 @@ def tool(
     `snapshot`: it reads at the run's `as_of` (`ctx.as_of`); its calls are refused in a run without one. `same_version`: the
     name of a group of reads whose results within one turn (`same_version_in="run"`: in the whole run) come from one version
     of their source, which each returns as `Observed(value, source_version=...)`. `secret_arguments`:
-    text arguments that a model writes as `secret://NAME` and never as itself; the function gets what the application's
-    `secrets` give for the name, and nothing else ever does.
+    text arguments that a model writes as `secret://NAME` and never as itself, with the names that each may refer to
+    (`{"token": ("billing",)}`); the function gets what the application's `secrets` give for the name, and nothing else ever
+    does.
 
     `facts`: names of typed facts, and the fields of the result that set them (`{"order_state": "order.state"}`); scalars,
     recorded when the result is bound. `conditions`: fields that stay when an old result is compacted: units, validity, as-of,
@@ -239,7 +241,7 @@ def tool(
         same_version_in=same_version_in,
         facts=dict(facts or {}),
         conditions=tuple(conditions),
-        secret_arguments=tuple(secret_arguments),
+        secret_arguments=secrets_from(secret_arguments),
         has_price=price is not None,
         rate=rate,
     )

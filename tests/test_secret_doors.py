@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import json
 import logging
@@ -13,8 +14,9 @@ from tests.stepped_runtime import STUCK_S, Site, Stepped, results_in
 from tests.tree_play import Play
 
 from boundloop.actors.application import Application, misfit
+from boundloop.actors.application_answers import check_answer
 from boundloop.actors.context import ToolContext
-from boundloop.actors.secret_source import Secrets, settings_of
+from boundloop.actors.secret_source import SecretQuestion, Secrets, settings_of
 from boundloop.adapters import ScriptedModel
 from boundloop.adapters.script import call, calls, say
 from boundloop.runtime import Applied, Observed, Policy, PolicyDecision, Redaction, ToolError, agent, tool
@@ -24,6 +26,7 @@ from boundloop.runtime.errors import ConflictError, DeclarationError
 from boundloop.runtime.guardrails import GuardrailDecision, Guardrails
 from boundloop.runtime.limits import Limits
 from boundloop.runtime.state import state_digest
+from boundloop.runtime.tool_spec import tool_spec
 from boundloop.runtime.toolbox import Toolbox
 
 CANARY = "sk-live-CANARY-4242"
@@ -358,23 +361,24 @@ def test_a_replay_of_the_log_is_the_live_state(site: Site) -> None:
 # --- references ------------------------------------------------------------------------------------------------------
 
 USED: list[str] = []
+NAMES = ("billing", "nobody", "down")
 
 
-@tool(risk="write", key=("order", "token"), approval="always", secret_arguments=("token",))
+@tool(risk="write", key=("order", "token"), approval="always", secret_arguments={"token": NAMES})
 async def charge(order: str, token: str, note: str = "") -> str:
     """Charge an order with a token."""
     USED.append(token)
     return f"charged with {token} ({note})"
 
 
-@tool(risk="read", secret_arguments=("token",))
+@tool(risk="read", secret_arguments={"token": NAMES})
 def look(token: str, ctx: ToolContext) -> str:
     """Look, and fail with the token in everything."""
     USED.append(token)
     raise ToolError("no", safe_message=f"{token} is wrong")
 
 
-@tool(risk="read", inline=True, secret_arguments=("token",))
+@tool(risk="read", inline=True, secret_arguments={"token": NAMES})
 async def look_inline(token: str) -> str:
     """The same in the host."""
     USED.append(token)
@@ -386,10 +390,10 @@ def forget() -> None:
     USED.clear()
 
 
-def asked_by_name(name: str) -> str:
-    if name == "down":
+def asked_by_name(asked: SecretQuestion) -> str:
+    if asked.name == "down":
         raise OSError(CANARY)
-    return {"billing": CANARY}[name]
+    return {"billing": CANARY}[asked.name]
 
 
 SOURCES: list[Any] = [{"billing": CANARY, "other": "other-value"}, asked_by_name]
@@ -487,10 +491,145 @@ def test_a_reference_in_an_argument_that_takes_none_is_plain_text(site: Site) ->
     assert executed.result == b'"secret://billing [redacted:billing]"'
 
 
+@pytest.mark.parametrize("source", SOURCES, ids=["mapping", "callable"])
+def test_an_argument_takes_no_secret_that_its_tool_does_not_name(site: Site, source: Any) -> None:
+    host = site.open([call("look", {"token": "secret://other"}), say("done")], [look], secrets=source)
+    run_id = host.run().run_id
+    assert USED == []
+    (rejected,) = site.of(run_id, e.CallRejected)
+    assert (rejected.code, rejected.path) == ("secret_not_allowed", "$.token")
+    assert "other-value" not in seen(site, host)
+
+
+def test_a_source_is_told_for_whom_and_for_which_tool_it_is_asked(site: Site) -> None:
+    asked: list[SecretQuestion] = []
+
+    def source(question: SecretQuestion) -> str:
+        asked.append(question)
+        return {("acme", "billing"): CANARY}[question.tenant, question.name]
+
+    script = [call("look_inline", {"token": "secret://billing"}), say("done")] * 2
+    host = site.open(script, [look_inline], secrets=source)
+    host.run(tenant="acme", principal="ann")
+    other = host.run(tenant="other", principal="ann").run_id
+    assert asked[0] == SecretQuestion("billing", "acme", "ann", "look_inline")
+    assert USED == [CANARY]
+    assert [it.code for it in site.of(other, e.CallExecuted)] == ["secret_unknown"]
+
+
+@pytest.mark.parametrize("inline", [False, True])
+def test_a_call_whose_time_is_over_when_its_secret_is_there_never_starts(site: Site, inline: bool) -> None:
+    @tool(risk="read", inline=inline, timeout_ms=100, max_attempts=1, secret_arguments={"token": NAMES})
+    async def slowly(token: str) -> str:
+        """Its secret is slow to come."""
+        USED.append(token)
+        return "done"
+
+    def source(asked: SecretQuestion) -> str:
+        host.loop.now_ms += 200  # as a vault may take
+        return CANARY
+
+    host = site.open([call("slowly", {"token": "secret://billing"}), say("done")], [slowly], secrets=source)
+    run_id = host.start()
+    host.settle()
+    host.advance(1_000)
+    assert host.rest(run_id).completed
+    assert USED == []
+    assert {(it.outcome, it.code) for it in site.of(run_id, e.CallExecuted)} == {("failed", "expired")}
+
+
+@pytest.mark.parametrize("is_sync", [False, True])
+def test_a_value_comes_back_by_no_query_of_a_process_that_never_resolved_it(
+    site: Site, is_sync: bool
+) -> None:
+    far: dict[str, str] = {}
+    there = [False, True]
+
+    async def asks(key: str) -> Applied:
+        return Applied({"sent_with": far["token"]})
+
+    def asks_here(key: str) -> Applied:
+        return Applied({"sent_with": far["token"]})
+
+    @tool(
+        risk="write",
+        key=("order",),
+        far_side="queryable",
+        query=asks_here if is_sync else asks,
+        secret_arguments={"token": NAMES},
+    )
+    async def send(order: str, token: str) -> dict[str, str]:
+        """Its process dies once it is sent."""
+        far["token"] = token
+        await asyncio.get_running_loop().create_future()
+        return {}
+
+    def source(asked: SecretQuestion) -> str:
+        if far and not there.pop(0):
+            raise OSError(CANARY)
+        assert (asked.tenant, asked.tool) == ("default", "send")
+        return CANARY
+
+    host = site.open(
+        [call("send", {"order": "1", "token": "secret://billing"}), say("done")], [send], secrets=source
+    )
+    run_id = host.start()
+    host.settle()
+    assert far == {"token": CANARY}
+    host.crash()
+    other = site.after_crash(host, [send], secrets=source)
+    for _ in range(10):
+        other.settle()
+        other.advance(30_000)
+    assert other.rest(run_id).completed
+    said = site.of(run_id, e.CallReconciled)
+    assert [(it.outcome, it.result) for it in said][-1] == (
+        "applied",
+        b'{"sent_with":"[redacted:billing]"}',
+    )
+    assert there == []  # what the far side says is not had while the value can't be, so it was asked again
+    assert CANARY not in seen(site, other)
+
+
+def test_what_a_check_says_is_redacted_by_what_was_resolved_while_it_ran() -> None:
+    settings = settings_of(None, asked_by_name, Toolbox([look]))
+    assert settings is not None
+    secrets = Secrets(settings)
+
+    def check(arguments: dict[str, Any]) -> str:
+        secrets.resolved(tool_spec(look), {"token": "secret://billing"}, "default", "local")
+        return f"no {CANARY}"
+
+    assert check_answer(check, {}, secrets)[:2] == ("deny", "no [redacted:billing]")
+
+
+def test_a_call_that_was_out_before_a_value_was_resolved_does_not_hand_it_on(site: Site) -> None:
+    opened: list[asyncio.Event] = []
+
+    @tool(risk="read")
+    async def slow(name: str) -> str:
+        """It is out already."""
+        opened.append(asyncio.Event())
+        await opened[0].wait()
+        return f"env: {CANARY}"
+
+    @tool(risk="read", secret_arguments={"token": NAMES})
+    async def use(token: str) -> str:
+        """The first to know."""
+        opened[0].set()
+        return "ok"
+
+    script = [calls(call("slow", {"name": "a"}), call("use", {"token": "secret://billing"})), say("done")]
+    host = site.open(script, [slow, use], secrets=asked_by_name)
+    assert host.run().completed
+    assert "env: [redacted:billing]" in seen(site, host)
+    assert CANARY not in seen(site, host)
+
+
 def test_a_resolver_may_block_it_is_asked_beside_the_loop(site: Site) -> None:
     asked_on: list[int] = []
 
-    def source(name: str) -> str:
+    def source(asked: SecretQuestion) -> str:
         asked_on.append(threading.get_ident())
         return CANARY
 
@@ -507,7 +646,7 @@ def test_a_resolver_may_block_it_is_asked_beside_the_loop(site: Site) -> None:
 def test_a_value_that_changes_is_taken_out_under_each_of_its_forms(site: Site) -> None:
     fresh = itertools.cycle(["first-token-1", "second-token-2"])
 
-    def newest(name: str) -> str:
+    def newest(asked: SecretQuestion) -> str:
         return next(fresh)
 
     host = site.open(
@@ -544,8 +683,21 @@ def test_a_tool_that_takes_references_needs_somebody_to_resolve_them(site: Site)
     assert (refused.value.code, refused.value.path) == ("secrets_missing", "look")
 
 
-@pytest.mark.parametrize(("names", "code"), [(("nobody",), "secret_unknown"), (("number",), "secret_type")])
-def test_secret_arguments_are_texts_of_the_tool(names: tuple[str, ...], code: str) -> None:
+@pytest.mark.parametrize(
+    ("names", "code"),
+    [
+        ({"nobody": "billing"}, "secret_unknown"),
+        ({"number": "billing"}, "secret_type"),
+        (("number",), "secret_names"),
+        ({"number": ()}, "secret_names"),
+        ({"number": "no name"}, "secret_names"),
+        ({"number": 7}, "secret_names"),
+        ({"number": [f"n{i}" for i in range(101)]}, "secret_names"),
+    ],
+)
+def test_secret_arguments_are_texts_of_the_tool_and_say_which_secrets_they_take(
+    names: Any, code: str
+) -> None:
     with pytest.raises(DeclarationError) as refused:
 
         @tool(risk="read", secret_arguments=names)

@@ -45,7 +45,7 @@ def raises(name: str) -> str:
     raise KeyError(CANARY, {"nested": [CANARY]})
 
 
-@tool(risk="write", key=("order",), approval="always", secret_arguments=("token",))
+@tool(risk="write", key=("order",), approval="always", secret_arguments={"token": "billing"})
 async def pay(order: str, token: str) -> str:
     """An effect with a reference, a preview and a result."""
     return f"{token} paid with {CANARY}"

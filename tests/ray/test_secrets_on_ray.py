@@ -11,6 +11,7 @@ import pytest
 import ray as real_ray
 
 from boundloop.actors.client import Runtime
+from boundloop.actors.secret_source import SecretQuestion
 from boundloop.adapters import ScriptedModel, call, calls, say
 from boundloop.adapters.script import ScriptedTurn
 from boundloop.runtime import WAIVED, Limits, Redaction, tool
@@ -23,26 +24,26 @@ PIECES: Final = ("sk-live-CANARY", "CANARY-4242", "RESOLVED-9191")
 ray: Any = real_ray  # it has few types of its own
 
 
-@tool(risk="read", secret_arguments=("token",))
+@tool(risk="read", secret_arguments={"token": "billing"})
 def sync_read(token: str, ctx: Any) -> dict[str, Any]:
     """In a process of its own; says that it had the value, without saying it."""
     print(f"printed by the tool {len(token)}")
     return {"pid": os.getpid(), "length": len(token), "said": f"{token} {CANARY}"}
 
 
-@tool(risk="read", secret_arguments=("token",))
+@tool(risk="read", secret_arguments={"token": "billing"})
 async def async_read(token: str) -> dict[str, Any]:
     """On the loop of an executor."""
     return {"pid": os.getpid(), "length": len(token), "said": f"{token} {CANARY}"}
 
 
-@tool(risk="read", quick=True, secret_arguments=("token",))
+@tool(risk="read", quick=True, secret_arguments={"token": "billing"})
 def quick_read(token: str) -> dict[str, Any]:
     """In a batch."""
     return {"pid": os.getpid(), "length": len(token), "said": f"{token} {CANARY}"}
 
 
-@tool(risk="read", secret_arguments=("token",))
+@tool(risk="read", secret_arguments={"token": "billing"})
 def raising(token: str) -> str:
     """With both in what it raises."""
     raise KeyError(token, CANARY)
@@ -57,8 +58,8 @@ def answer(request: ModelInput) -> ScriptedTurn:
     return calls(*(call(name.__name__, {"token": "secret://billing"}) for name in TOOLS))
 
 
-def asked_where_it_runs(name: str) -> str:
-    return {"billing": TOKEN}[name]
+def asked_where_it_runs(asked: SecretQuestion) -> str:
+    return {"billing": TOKEN}[asked.name]
 
 
 def leaks(folder: Path) -> list[str]:

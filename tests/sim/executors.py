@@ -16,7 +16,7 @@ from boundloop.actors.epochs import Epochs
 from boundloop.actors.execution import Report
 from boundloop.actors.executors import Dispatch, keywords_of
 from boundloop.actors.guarding import GuardAsked, judged
-from boundloop.actors.query import FarSideAnswer, ask_far_side, unknown
+from boundloop.actors.query import FarSideAnswer, Sent, ask_far_side, unknown
 from boundloop.actors.rungs import Rungs, RungsAnswered
 from boundloop.runtime.events import RungVerdict
 from boundloop.runtime.limits import MARGIN_MS
@@ -74,7 +74,9 @@ class SimExecutors:
         await passed(self._world.latency_s())
         return judged(policy, asked)
 
-    async def queried(self, spec: ToolSpec | None, key: bytes | None) -> FarSideAnswer:
+    async def queried(
+        self, spec: ToolSpec | None, key: bytes | None, sent: Sent | None = None
+    ) -> FarSideAnswer:
         world = self._world
         strike = world.struck("query")
         if key is not None:
