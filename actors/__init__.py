@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from .application import Application
     from .client import AsyncRuntime, RunHandle, Runtime
     from .context import CancelToken, ToolContext
+    from .pool_spec import Pool
     from .result import Approval, Result
     from .run_options import StartOptions
     from .waiting import StillRunning
@@ -20,6 +21,7 @@ __all__ = [
     "AsyncRuntime",
     "CancelToken",
     "CommandRefused",
+    "Pool",
     "Result",
     "RunHandle",
     "Runtime",
@@ -34,6 +36,7 @@ _HOME = {
     "AsyncRuntime": "client",
     "CancelToken": "context",
     "CommandRefused": "wishes",
+    "Pool": "pool_spec",
     "Result": "result",
     "RunHandle": "client",
     "Runtime": "client",
@@ -43,10 +46,12 @@ _HOME = {
 }
 
 
-def __getattr__(name: str) -> object:
-    home = _HOME.get(name)
-    if home is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
+if not TYPE_CHECKING:  # a type checker sees the names above, and no others
 
-    return getattr(import_module(f".{home}", __name__), name)
+    def __getattr__(name: str) -> object:
+        home = _HOME.get(name)
+        if home is None:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from importlib import import_module
+
+        return getattr(import_module(f".{home}", __name__), name)

@@ -3,19 +3,33 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .openai_chat import OpenAIChat
-    from .script import ScriptedTurn, attempts, call, calls, cut, say
+    from .script import ScriptedTurn, attempts, call, calls, cut, held, late, lost, say
     from .scripted import ScriptedModel
 
-__all__ = ["OpenAIChat", "ScriptedModel", "ScriptedTurn", "attempts", "call", "calls", "cut", "say"]
+__all__ = [
+    "OpenAIChat",
+    "ScriptedModel",
+    "ScriptedTurn",
+    "attempts",
+    "call",
+    "calls",
+    "cut",
+    "held",
+    "late",
+    "lost",
+    "say",
+]
 
 _ELSEWHERE = {"OpenAIChat": "openai_chat", "ScriptedModel": "scripted"}
 
 
-def __getattr__(name: str) -> Any:
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f".{_ELSEWHERE.get(name, 'script')}", __name__), name)
+if not TYPE_CHECKING:  # a type checker sees the names above, and no others
+
+    def __getattr__(name: str) -> object:
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(import_module(f".{_ELSEWHERE.get(name, 'script')}", __name__), name)

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from .errors import BoundloopError, CallerError, ProviderError, StoreError, ToolError
     from .far_side import Absent, Applied
     from .goal import Citations, Evidence, Goal
+    from .guardrails import GuardrailDecision, GuardrailQuestion, Guardrails
     from .limits import WAIVED, Limits
     from .observed import Observed
     from .policy import Policy, PolicyDecision, PolicyQuestion
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from .question_tool import ask_user
     from .redaction import Redaction
     from .stage_spec import Stage
+    from .taint import Taint, TaintSource
     from .tool_spec import ToolSpec, tool
     from .toolbox import Toolbox
 
@@ -33,6 +35,9 @@ __all__ = [
     "Citations",
     "Evidence",
     "Goal",
+    "GuardrailDecision",
+    "GuardrailQuestion",
+    "Guardrails",
     "Limits",
     "Observed",
     "Policy",
@@ -44,6 +49,8 @@ __all__ = [
     "Redaction",
     "Stage",
     "StoreError",
+    "Taint",
+    "TaintSource",
     "ToolError",
     "ToolSpec",
     "Toolbox",
@@ -63,6 +70,9 @@ _HOME = {
     "Citations": "goal",
     "Evidence": "goal",
     "Goal": "goal",
+    "GuardrailDecision": "guardrails",
+    "GuardrailQuestion": "guardrails",
+    "Guardrails": "guardrails",
     "Limits": "limits",
     "Observed": "observed",
     "Policy": "policy",
@@ -74,6 +84,8 @@ _HOME = {
     "Redaction": "redaction",
     "Stage": "stage_spec",
     "StoreError": "errors",
+    "Taint": "taint",
+    "TaintSource": "taint",
     "ToolError": "errors",
     "ToolSpec": "tool_spec",
     "Toolbox": "toolbox",
@@ -84,10 +96,12 @@ _HOME = {
 }
 
 
-def __getattr__(name: str) -> object:
-    home = _HOME.get(name)
-    if home is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f".{home}", __name__), name)
-    globals()[name] = value
-    return value
+if not TYPE_CHECKING:  # a type checker sees the names above, and no others
+
+    def __getattr__(name: str) -> object:
+        home = _HOME.get(name)
+        if home is None:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = getattr(import_module(f".{home}", __name__), name)
+        globals()[name] = value
+        return value

@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
@@ -68,6 +69,8 @@ def main() -> int:
         options.error(
             "no such fault: " + ", ".join(sorted(set(given.only) - {fault.name for fault in FAULTS}))
         )
+    if find_spec("pytest") is None:
+        options.error("the suites need pytest and hypothesis: pip install -e '.[dev]'")
     started = time.monotonic()
     if given.as_it_is:
         false_alarms = [

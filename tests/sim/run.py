@@ -38,10 +38,10 @@ STORIES_MAX: Final = 3
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seeds", type=int, default=1_000)
-    parser.add_argument("--start", type=int, default=0)
-    parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--seed", type=int)
+    parser.add_argument("--seeds", type=int, default=1_000, help="how many worlds (default %(default)s)")
+    parser.add_argument("--start", type=int, default=0, help="the first seed (default %(default)s)")
+    parser.add_argument("--jobs", type=int, default=2, help="processes (default %(default)s)")
+    parser.add_argument("--seed", type=int, help="play this one alone")
     parser.add_argument("--narrate", action="store_true", help="tell what happens in --seed")
     parser.add_argument(
         "--uncovered", action="store_true", help="list the triples that were reachable and not covered"
@@ -52,6 +52,10 @@ def main() -> int:
     parser.add_argument("--no-shrink", action="store_true", help="name failing seeds, and no more")
     parser.add_argument("--report-only", action="store_true", help="only a broken law is a failure")
     asked = parser.parse_args()
+    if asked.seeds < 1:
+        parser.error("--seeds is at least 1")
+    if asked.narrate and asked.seed is None:
+        parser.error("--narrate tells one seed: give --seed")
     if asked.seed is not None:
         return one(asked.seed, narrate=asked.narrate)
     started = time.monotonic()
