@@ -23,9 +23,8 @@ from ..runtime.redaction import (
     VALUES_MAX,
     Redaction,
     Redactor,
-    is_secret_name,
-    reference_name,
 )
+from ..runtime.secret_arguments import is_secret_name, reference_name
 from ..runtime.strict_json import parse_value
 from ..runtime.tool_spec import ToolSpec
 from ..runtime.toolbox import Toolbox

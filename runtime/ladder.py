@@ -24,8 +24,8 @@ from .fold import repeat_key
 from .key_rows import by_row
 from .read_result import READ_RESULT
 from .recheck import recheck_done
-from .redaction import REFERENCE_PREFIX, reference_name
 from .refusal import NOT_AVAILABLE, REFUSAL_TEXT, first_refusal
+from .secret_arguments import REFERENCE_PREFIX, reference_name
 from .state import CallState, State
 from .stops import ending
 from .strict_json import parse_object

@@ -8,6 +8,7 @@ judged or stored: ledger, evidence and replay know the redacted text alone. What
 from __future__ import annotations
 
 import base64
+import copy
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -17,6 +18,7 @@ from urllib.parse import quote
 from .canonical import JSON, canonical_bytes, child_path
 from .errors import DeclarationError
 from .schema_pattern import search_source
+from .secret_arguments import is_reference, is_secret_name
 
 VALUES_MAX: Final = 100
 PATTERNS_MAX: Final = 16
@@ -31,19 +33,14 @@ MATCH_CHARS_MAX: Final = 128
 ENCODED_CHARS_MIN: Final = 8
 REVISION_CHARS_MAX: Final = 128
 
-_name = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}").fullmatch
 _percent = re.compile(r"%[0-9A-F]{2}")
+_MARKED: Final = "[redacted:"
 _SHIFTS: Final = (0, 1, 2)
-
-
-def is_secret_name(name: object) -> bool:
-    """A letter or ``_``, then letters, digits and ``_.-``, at most 64 in all."""
-    return isinstance(name, str) and _name(name) is not None
 
 
 def marker(name: str) -> str:
     """What stands where something was taken out."""
-    return f"[redacted:{name}]"
+    return f"{_MARKED}{name}]"
 
 
 class Redaction:
@@ -110,7 +107,6 @@ class Redactor:
 
     __slots__ = (
         "_fields",
-        "_find",
         "_in_json",
         "_markers",
         "_named",
@@ -140,9 +136,7 @@ class Redactor:
         self._named = named
         self._needles = tuple(sorted(named, key=len, reverse=True))
         self._in_json = tuple(json.dumps(form, ensure_ascii=False)[1:-1].encode() for form in self._needles)
-        kept = "|".join(re.escape(one) for one in sorted(markers, key=len, reverse=True))
-        forms = "|".join(re.escape(one) for one in self._needles)
-        self._find = re.compile(f"(?:{kept})|({forms})") if forms else None
+        kept = _either(markers)
         self._search = tuple(
             (re.compile(source), re.compile(f"(?:{kept})|({source})"), _marked_by(marker(name)))
             for name, source in ((name, _source(name, pattern)) for name, pattern in patterns.items())
@@ -155,8 +149,12 @@ class Redactor:
 
     def text(self, text: str) -> str:
         """The text without what is declared."""
-        if self._find is not None and any(needle in text for needle in self._needles):
-            text = self._find.sub(self._named_for, text)
+        found = [needle for needle in self._needles if needle in text]
+        if found:
+            # An expression of all of them would try each at each place of the text: of a large one, for seconds.
+            kept = _either(one for one in self._markers if one in text) if _MARKED in text else ""
+            forms = _either(found)
+            text = re.sub(f"({forms})" if not kept else f"(?:{kept})|({forms})", self._named_for, text)
         for plain, search, marked in self._search:
             if plain.search(text) is not None:
                 text = search.sub(marked, text)
@@ -170,9 +168,12 @@ class Redactor:
         """The value without what is declared in its texts, numbers and the names of its members; itself if there is nothing.
         Raises ``CanonicalRefused``."""
         encoded = canonical_bytes(value)  # also the bound of its depth
-        if not self._search and not self._fields and not any(needle in encoded for needle in self._in_json):
+        found = tuple(
+            needle for needle, written in zip(self._needles, self._in_json, strict=True) if written in encoded
+        )
+        if not self._search and not self._fields and not found:
             return value
-        redacted, path = self._walk(value, "$", None)
+        redacted, path = self._of(found)._walk(value, "$", None)
         return redacted if path else value
 
     def arguments(self, arguments: dict[str, JSON], secret: tuple[str, ...]) -> tuple[dict[str, JSON], str]:
@@ -194,6 +195,14 @@ class Redactor:
         """Whether a text that is no JSON names a declared field."""
         lower = text.lower()
         return any(name in lower for name in self._fields)
+
+    def _of(self, needles: tuple[str, ...]) -> Redactor:
+        """The same, for a value of many texts that holds no others."""
+        if needles == self._needles:
+            return self
+        only = copy.copy(self)
+        only._needles = needles
+        return only
 
     def _named_for(self, found: re.Match[str]) -> str:
         text = found[0]
@@ -246,21 +255,6 @@ UNREADABLE: Final = "unreadable"
 """The name in the marker of arguments that are no JSON and may hold what is declared."""
 
 _WORDS: Final = (ARGUMENT, UNREADABLE)
-NOTHING: Final = Redactor((), {})
-REFERENCE_PREFIX: Final = "secret://"
-
-
-def is_reference(value: JSON) -> bool:
-    """Whether an argument's value is ``secret://NAME``."""
-    return reference_name(value) != ""
-
-
-def reference_name(value: JSON) -> str:
-    """The name that a value refers to; empty for what is no reference."""
-    if not isinstance(value, str) or not value.startswith(REFERENCE_PREFIX):
-        return ""
-    name = value.removeprefix(REFERENCE_PREFIX)
-    return name if is_secret_name(name) else ""
 
 
 def _refuse_value(name: str, value: object, markers: set[str]) -> None:
@@ -307,6 +301,11 @@ def _forms(value: str) -> Iterator[str]:
             yield inner.replace("+", "-").replace("/", "_")
 
 
+def _either(texts: Iterable[str]) -> str:
+    """An expression for any of them, the longest first."""
+    return "|".join(re.escape(one) for one in sorted(texts, key=lambda one: (-len(one), one)))
+
+
 def _free(name: str, members: dict[str, JSON]) -> str:
     """A name that no member has yet: two that differed may be one once redacted."""
     if name not in members:
@@ -322,3 +321,6 @@ def _marked_by(mark: str) -> Callable[[re.Match[str]], str]:
         return found[0] if found[1] is None else mark
 
     return marked
+
+
+NOTHING: Final = Redactor((), {})

@@ -1,15 +1,37 @@
-"""Which arguments of a tool take a reference to a secret, as they are declared, and to which secrets."""
+"""References to secrets, and which arguments of a tool take them, to which secrets, as they are declared."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Final, cast
 
+from .canonical import JSON
 from .errors import DeclarationError
-from .redaction import is_secret_name
 
 SECRET_NAMES_MAX: Final = 100
 """Names that one argument may refer to."""
+
+REFERENCE_PREFIX: Final = "secret://"
+_name = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}").fullmatch
+
+
+def is_secret_name(name: object) -> bool:
+    """A letter or ``_``, then letters, digits and ``_.-``, at most 64 in all."""
+    return isinstance(name, str) and _name(name) is not None
+
+
+def is_reference(value: JSON) -> bool:
+    """Whether an argument's value is ``secret://NAME``."""
+    return reference_name(value) != ""
+
+
+def reference_name(value: JSON) -> str:
+    """The name that a value refers to; empty for what is no reference."""
+    if not isinstance(value, str) or not value.startswith(REFERENCE_PREFIX):
+        return ""
+    name = value.removeprefix(REFERENCE_PREFIX)
+    return name if is_secret_name(name) else ""
 
 
 def secrets_from(given: object) -> dict[str, tuple[str, ...]]:

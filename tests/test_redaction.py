@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import pickle
+import re
 from typing import Any
 from urllib.parse import quote
 
@@ -14,7 +15,8 @@ from hypothesis import strategies as st
 
 from boundloop.runtime.canonical import JSON, canonical_bytes
 from boundloop.runtime.errors import DeclarationError
-from boundloop.runtime.redaction import Redaction, is_reference, reference_name
+from boundloop.runtime.redaction import Redaction
+from boundloop.runtime.secret_arguments import is_reference, reference_name
 
 KEY = 'sk-live/4242+"quoted"\\and\nlined é'
 REDACTION = Redaction(
@@ -195,6 +197,27 @@ def test_its_repr_shows_names_only_and_it_travels_with_its_values() -> None:
     again = pickle.loads(pickle.dumps(REDACTION))
     assert again.redactor().text(KEY) == "[redacted:api_key]"
     assert KEY not in repr(REDACTOR)
+
+
+def test_what_is_searched_place_by_place_is_only_what_the_text_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An expression of all forms of all values tries each at each place: of a megabyte, for seconds on a host's loop."""
+    searched: list[str] = []
+    whole = re.sub
+
+    def counted(pattern: str, *rest: Any) -> str:
+        searched.append(pattern)
+        return whole(pattern, *rest)
+
+    values = {f"k{i}": f"value-{i:03}/+=&" * 3 for i in range(100)}
+    redactor = Redaction(values=values).redactor()
+    monkeypatch.setattr("boundloop.runtime.redaction.re.sub", counted)
+    text = "x" * 1_000 + values["k7"] + "[redacted:k8]" + values["k9"]
+    assert redactor.text(text) == "x" * 1_000 + "[redacted:k7][redacted:k8][redacted:k9]"
+    assert redactor.json([text, "y"]) == [redactor.text(text), "y"]
+    assert max(pattern.count("|") for pattern in searched) <= 4
+    searched.clear()
+    assert redactor.text("x" * 1_000) == "x" * 1_000
+    assert searched == []
 
 
 def test_a_hostile_text_costs_a_bounded_number_of_steps_a_character() -> None:
