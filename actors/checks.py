@@ -56,7 +56,7 @@ class Gate:
         """Whether all rungs of this tool's calls may run in the host's own loop, by its present declaration."""
         if definition is None:
             return True
-        spec = self.toolbox.spec(definition.name)
+        spec = self.toolbox.spec_of(definition)
         return self.policy.inline and (spec is None or spec.definition.check_inline)
 
     @property
@@ -146,7 +146,7 @@ class Pass:
         self._recheck = recheck
         self._definition = definition = state.tools[call.tool]
         self._tenant = state.tenant
-        spec = gate.toolbox.spec(call.tool)
+        spec = gate.toolbox.spec_of(definition)
         self.rungs: Rungs | None = None
         agents = () if definition.kind != "agent" else _agents_called(definition, spec, arguments)
         self._names = (definition.name, *dict.fromkeys(agent.name for agent in agents))

@@ -602,8 +602,9 @@ class RunDriver:
         )
 
     def _reads_back(self, call: CallState) -> bool:
-        """Whether this is the built-in ``read_result``, which no executor has."""
-        return call.tool == READ_RESULT.name and call.tool not in self.around.gate.toolbox
+        """Whether this is the built-in ``read_result``, which no executor has: by what the run was offered, and not by what
+        the application has under that name."""
+        return self.state.tools.get(call.tool) is READ_RESULT
 
     async def _read_back(self, order: Execute, call: CallState) -> None:
         """Read from the log, within the attempt's validity. A store that gives no answer fails the attempt, not the run."""
@@ -626,7 +627,8 @@ class RunDriver:
         gate = self.around.gate
         if gate.guards_inline:
             return guarding.judged(gate.policy, asked, secrets=gate.secrets)
-        spec = gate.toolbox.get(asked.tool)
+        definition = self.state.tools.get(asked.tool)
+        spec = None if definition is None else gate.toolbox.spec_of(definition)
         pool = guarding.ANSWERS_POOL if spec is None else spec.definition.pool
         return await self.around.executors.guarded(asked, gate.policy, pool)
 

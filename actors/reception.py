@@ -11,6 +11,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from ..runtime.built_in import BUILT_IN
 from ..runtime.canonical import CanonicalRefused, decode_canonical
 from ..runtime.events import RungVerdict
 from ..runtime.policy import Policy
@@ -106,7 +107,12 @@ class Inquiries:
 
     def rungs(self, asked: RungsAsked) -> RungsAnswered:
         """Run the application's rungs in this thread, to their end."""
-        spec = self._toolbox.spec(asked.tool)
+        spec = self._toolbox.get(asked.tool)
+        if spec is None or spec.definition_sha256 != asked.definition_sha256:
+            # The runtime's own, which it is also where the application has another tool of that name.
+            built_in = BUILT_IN.get(asked.tool)
+            if built_in is not None and built_in.definition_sha256 == asked.definition_sha256:
+                spec = built_in
         if spec is None or spec.definition_sha256 != asked.definition_sha256:
             code = "tool_not_here" if spec is None else "definition_differs"
             return RungsAnswered(verdicts=(RungVerdict("check", "unknown", code, self._policy.revision),))

@@ -23,4 +23,4 @@ def _spec(definition: ToolDefinition) -> ToolSpec:
 
 
 BUILT_IN: Final = {READ_RESULT.name: _spec(READ_RESULT)}
-"""By name. A tool of the application's own by that name stands before it."""
+"""By name. Where the application's own tool of that name is pinned, a run has that one and never this."""

@@ -41,9 +41,14 @@ class Toolbox(Mapping[str, ToolSpec]):
     def __getitem__(self, name: str) -> ToolSpec:
         return self._specs[name]
 
-    def spec(self, name: str) -> ToolSpec | None:
-        """The tool of that name, a built-in one where the application has none; None if there is neither."""
-        return self._specs.get(name) or BUILT_IN.get(name)
+    def spec_of(self, definition: ToolDefinition) -> ToolSpec | None:
+        """The tool that a run of this definition goes by: the built-in one if the definition is the runtime's own, else the
+        application's of that name; None if it has none. A tool of the application's that has a built-in's name is another
+        tool: a run that wasn't offered it never gets there."""
+        built_in = BUILT_IN.get(definition.name)
+        if built_in is not None and built_in.definition is definition:
+            return built_in
+        return self._specs.get(definition.name)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._specs)

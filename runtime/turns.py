@@ -13,7 +13,7 @@ from .decision import NOTHING, Decision
 from .definitions import is_offered
 from .guarded import answer_guarded
 from .limits import CEILING, MODEL_BACKOFF_MS, backoff_ms
-from .model import FINISH, ModelTurn, ProposedCall, UserItem
+from .model import FINISH, AssistantItem, ModelTurn, ProposedCall, UserItem
 from .prices import cost_bound, cost_of
 from .reported import LABEL_CHARS_MAX, SPENT_MAX, sound_label, sound_text, sound_usage
 from .side_attempts import own_reservation, side_reserved, side_spent
@@ -374,9 +374,16 @@ def judge(state: State, now_ms: int) -> Decision:
 
 
 def unanswered(state: State) -> bool:
-    """Whether a person's message came while this answer was made: it stands behind the answer, which doesn't count it."""
-    said = state.phase == "deciding" and state.finish == "final" and bool(state.last_text.strip())
-    return said and type(state.items[-1]) is UserItem
+    """Whether a person's message came while this answer was made: it stands behind the answer, which doesn't count it.
+    Facts that the host recorded meanwhile may stand on either side of it."""
+    if state.phase != "deciding" or state.finish != "final" or not state.last_text.strip():
+        return False
+    for item in reversed(state.items):
+        if type(item) is UserItem:
+            return True
+        if type(item) is AssistantItem:
+            return False
+    return False
 
 
 def _judge_final(state: State) -> Decision:

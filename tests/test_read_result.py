@@ -4,23 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import Counter
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.stepped_runtime import Site, results_in
 
 from boundloop.actors.read_back import whole_result
+from boundloop.actors.reception import Inquiries
+from boundloop.actors.rungs import RungsAsked
 from boundloop.adapters.script import call, say
 from boundloop.eventstore.submit import decode_answer
 from boundloop.runtime import events as e
 from boundloop.runtime.canonical import canonical_bytes
 from boundloop.runtime.commands import RecordFact, encode_command
 from boundloop.runtime.limits import Limits
-from boundloop.runtime.read_result import part_of
+from boundloop.runtime.policy import Policy
+from boundloop.runtime.read_result import READ_RESULT, part_of
 from boundloop.runtime.taint import Trust
 from boundloop.runtime.tool_spec import tool
+from boundloop.runtime.toolbox import Toolbox
 
 
 @given(
@@ -90,6 +96,78 @@ def test_only_what_was_bound_can_be_read(site: Site) -> None:
         assert asyncio.run(whole_result(site.store, first.run_id, handle)) is None
     second = site.open([say("nothing read")]).run()
     assert asyncio.run(whole_result(site.store, second.run_id, executed.artifact.hex())) is None
+
+
+ran: Counter[str] = Counter()
+
+
+@tool(risk="read", permissions=("admin",))
+async def read_result(handle: str) -> str:
+    """The application's own, for admins."""
+    ran["own"] += 1
+    return "secret"
+
+
+@tool(risk="read", name="read_result", permissions=("admin",), params=READ_RESULT.parameters)
+async def of_the_same_arguments(handle: str, offset: int = 0, limit: int = 4096) -> str:
+    """The application's own, for admins."""
+    ran["own"] += 1
+    return "secret"
+
+
+OWN = pytest.mark.parametrize("own", [read_result, of_the_same_arguments], ids=["other", "same arguments"])
+
+
+@OWN
+@pytest.mark.parametrize("inline", [True, False], ids=["in the loop", "beside it"])
+@pytest.mark.parametrize("why", ["not asked for", "not permitted"])
+def test_an_applications_own_tool_of_that_name_is_out_of_reach_of_a_run_without_it(
+    site: Site, own: Any, inline: bool, why: str
+) -> None:
+    ran.clear()
+    permitted = {"permissions": ("admin",)} if why == "not asked for" else {}
+    subset = {"tools": ("dump",)} if why == "not asked for" else {}
+    host = site.open(
+        [call("dump"), read_first, say("done")], [dump, own], policy=Policy(inline=inline), **permitted
+    )
+    result = host.run(**subset)
+    assert [event.code for event in site.of(result.run_id, e.CallRejected)] == []
+    assert ran["own"] == 0
+    assert result.completed
+    part = json.loads(results_in(host.model.recorded[-1])[-1].content)["data"]
+    assert "xxx" in part["text"]
+
+
+@OWN
+def test_an_applications_own_tool_of_that_name_is_what_a_run_with_it_calls(site: Site, own: Any) -> None:
+    ran.clear()
+    script = [call("dump"), read_first, say("done")]
+    host = site.open(script, [dump, own], permissions=("admin",))
+    assert host.run().completed
+    assert ran["own"] == 1
+
+
+@OWN
+def test_an_executor_that_has_another_tool_of_that_name_answers_for_the_built_in(own: Any) -> None:
+    asked = RungsAsked(
+        tool=READ_RESULT.name,
+        definition_sha256=READ_RESULT.definition_sha256,
+        risk="read",
+        approval="policy",
+        permissions=(),
+        cost_micros=0,
+        acts=False,
+        asked_before=False,
+        arguments=b"{}",
+        tenant="t",
+        principal="p",
+        operation_id="o",
+        tool_calls=0,
+    )
+    here = Inquiries(Toolbox([own]), Policy(), lambda tenant, principal: frozenset())
+    assert not here.rungs(asked).refused
+    other = here.rungs(msgspec.structs.replace(asked, definition_sha256=bytes(32)))
+    assert [verdict.code for verdict in other.verdicts] == ["definition_differs"]
 
 
 @pytest.mark.parametrize("times", [1, 2])

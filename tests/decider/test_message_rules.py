@@ -9,6 +9,7 @@ from boundloop.runtime.commands import (
     MESSAGE_BYTES_MAX,
     Close,
     RaiseLimits,
+    RecordFact,
     ResolveCall,
     Resume,
     Send,
@@ -81,6 +82,45 @@ def test_final_answer_that_did_not_know_a_message_is_followed_by_one_more_turn()
     run.final("the answer to that")
     assert run.stop() == ("terminated", "completed", "final")
     assert run.state.final_text == "the answer to that"
+
+
+def fact(run: Run) -> tuple[e.AnyEvent, ...]:
+    return run.outside(RecordFact, name="segment", value='"gold"')
+
+
+@pytest.mark.parametrize("order", ["fact first", "message first", "on both sides"])
+def test_a_fact_of_the_host_beside_a_message_does_not_stand_for_its_answer(order: str) -> None:
+    run = Run()
+    for step in {"fact first": "fm", "message first": "mf", "on both sides": "fmf"}[order]:
+        _ = fact(run) if step == "f" else say(run)
+    assert tags(run.final("unaware")) == ["model_responded", "model_requested"]
+    run.final("the answer to that")
+    assert run.stop() == ("terminated", "completed", "final")
+    assert run.state.final_text == "the answer to that"
+
+
+def test_facts_alone_ask_for_no_further_turn() -> None:
+    run = Run()
+    fact(run)
+    fact(run)
+    run.final("the answer")
+    assert run.stop() == ("terminated", "completed", "final")
+
+
+@pytest.mark.parametrize("facts", [1, 3])
+def test_a_fact_while_a_parent_is_asked_for_a_turn_leaves_the_message_unanswered(facts: int) -> None:
+    family = helped(limits(turns=4))
+    child = family.child(family.root, "c1.0")
+    say(child, "STOP, wrong order")
+    child.final("unaware")
+    assert child.state.phase == "deciding"
+    for _ in range(facts):
+        fact(child)
+    assert child.state.phase == "deciding"
+    assert [type(order) for order in child.orders()] == [AskParent]
+    assert family.ask(child)
+    child.final("stopped")
+    assert (child.stop(), child.state.final_text) == (("terminated", "completed", "final"), "stopped")
 
 
 def test_that_turn_is_within_the_limits_and_its_absence_is_a_stop() -> None:
