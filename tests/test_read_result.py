@@ -125,8 +125,8 @@ def test_an_applications_own_tool_of_that_name_is_out_of_reach_of_a_run_without_
     site: Site, own: Any, inline: bool, why: str
 ) -> None:
     ran.clear()
-    permitted = {"permissions": ("admin",)} if why == "not asked for" else {}
-    subset = {"tools": ("dump",)} if why == "not asked for" else {}
+    permitted: dict[str, Any] = {"permissions": ("admin",)} if why == "not asked for" else {}
+    subset: dict[str, Any] = {"tools": ("dump",)} if why == "not asked for" else {}
     host = site.open(
         [call("dump"), read_first, say("done")], [dump, own], policy=Policy(inline=inline), **permitted
     )
