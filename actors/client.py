@@ -297,9 +297,10 @@ class Runtime:
         adapter = adapter_from(model) if isinstance(model, str) else model
         if adapter is not None and not hasattr(adapter, "request"):
             raise DeclarationError("model_type", "give a model's spec, or a ModelAdapter", path="model")
-        toolbox = tools if isinstance(tools, Toolbox) else Toolbox(tools)
-        if questions and toolbox.get(ask_user.name) != ask_user:
-            toolbox = Toolbox([*toolbox.values(), ask_user])
+        if questions:
+            toolbox = Toolbox.with_also(tools, ask_user)
+        else:
+            toolbox = tools if isinstance(tools, Toolbox) else Toolbox(tools)
         declared: Mapping[str, Pool] = {} if pools is None else pools
         refuse_bad_pools(declared, {} if groups is None else groups, toolbox)
         parts = Parts(

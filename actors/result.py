@@ -11,6 +11,7 @@ from ..runtime.canonical import JSON
 from ..runtime.events import UnknownBelow
 from ..runtime.index import waiting_for
 from ..runtime.orders import shown_phase
+from ..runtime.questions import answerable_until_ms
 from ..runtime.state import METERED, State
 from ..runtime.stops import unfinished
 from ..runtime.strict_json import parse_value
@@ -139,7 +140,7 @@ def result_of(state: State) -> Result:
                 call=call.call,
                 question=call.question.question,
                 choices=call.question.choices,
-                expires_at_ms=call.question.expires_at_ms,
+                expires_at_ms=answerable_until_ms(state, call.question),
             )
             for call in state.calls.values()
             if call.phase == "waiting_answer" and call.question is not None

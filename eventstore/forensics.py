@@ -15,6 +15,7 @@ from ..runtime.budget import UNLIMITED
 from ..runtime.effects import needs_person
 from ..runtime.events import UnknownBelow
 from ..runtime.orders import shown_phase, wake_at_ms
+from ..runtime.questions import answerable_until_ms
 from ..runtime.state import METERED, CallState, State
 from .codec import Recorded
 from .deviation import Deviation, deviations
@@ -172,7 +173,7 @@ def _call_wait(state: State, call: CallState) -> Wait | None:
                 what=f"an answer to {call.question.question_id}: {call.question.question[:TEXT_CHARS_MAX]}",
                 call=call.call,
                 since_ms=call.question.asked_at_ms,
-                until_ms=call.question.expires_at_ms,
+                until_ms=answerable_until_ms(state, call.question),
             )
         case "waiting_key":
             return Wait(

@@ -10,15 +10,18 @@ import msgspec
 
 from ..runtime.errors import StoreError
 from ..runtime.events import UnknownBelow
+from ..runtime.questions import answerable_until_ms
 from ..runtime.state import ApprovalState, CallState, QuestionState, State
 from .forensics import unknown_effects
 from .history import PinsCache
 from .next_commands import goes_on_by_itself, next_commands
-from .port import EventStore, RunFilter
+from .port import EventStore, RunFilter, RunRow
 from .reading import read_run
 from .unknown_below import still_unknown
 
 PAGE_RUNS = 100
+EFFECTS_MAX = 1_000
+"""Unknown effects that one look takes account of: those that became unknown first."""
 Kind = Literal["approval", "question", "stop", "unknown"]
 KINDS: Final[frozenset[Kind]] = frozenset(("approval", "question", "stop", "unknown"))
 
@@ -153,7 +156,7 @@ def _question_row(state: State, call: CallState, question: QuestionState) -> Inb
         question_id=question.question_id,
         question=question.question,
         choices=question.choices,
-        expires_at_ms=question.expires_at_ms,
+        expires_at_ms=answerable_until_ms(state, question),
     )
 
 
@@ -184,15 +187,17 @@ async def gather_inbox(
     kinds: AbstractSet[Kind] = KINDS,
     limit: int = 100,
 ) -> Inbox:
-    """The inbox of a tenant or of a tree of runs: at most ``limit`` rows of these ``kinds``, the oldest of them first.
+    """The inbox of a tenant or of a tree of runs: the ``limit`` oldest rows of these ``kinds``, oldest first.
 
     Each log is checked against its chain first. A run that is damaged or can't be read is named and doesn't hide the
-    others.
+    others. Runs are read in the order in which they were created, and none once all rows to be shown are older than it.
     """
     rows: list[InboxRow] = []
     unread: list[tuple[str, str]] = []
     pins = PinsCache()
-    for run_id in await _candidates(store, tenant, root_id, kinds, limit + 1):
+    for created_at_ms, run_id in sorted(await _candidates(store, tenant, root_id, kinds)):
+        if len(rows) > limit and rows[limit].since_ms < created_at_ms:
+            break
         try:
             read = await read_run(store, run_id, pins)
         except StoreError as error:
@@ -208,9 +213,8 @@ async def gather_inbox(
             for row in asked
             if row.kind in kinds
         ]
-        if len(rows) > limit:
-            break
-    rows.sort(key=lambda row: (row.since_ms, row.run_id, row.call))
+        rows.sort(key=lambda row: (row.since_ms, row.run_id, row.call))
+        del rows[limit + 1 :]  # one more than is shown says that there is more
     return Inbox(rows=tuple(rows[:limit]), truncated=len(rows) > limit, unread=tuple(unread))
 
 
@@ -234,9 +238,10 @@ _ASKING: Final[tuple[tuple[str, Kind], ...]] = (
 
 
 async def _candidates(
-    store: EventStore, tenant: str | None, root_id: str | None, kinds: AbstractSet[Kind], limit: int
-) -> list[str]:
-    """Runs whose index or whose ledger rows say that a person is asked for."""
+    store: EventStore, tenant: str | None, root_id: str | None, kinds: AbstractSet[Kind]
+) -> list[tuple[int, str]]:
+    """All runs whose index or whose ledger rows say that a person is asked for, each with the time of its creation, before
+    which it asked for nothing."""
     filters = [
         RunFilter(waiting_for_prefix=prefix, tenant=tenant, limit=PAGE_RUNS)
         for prefix, kind in _ASKING
@@ -244,28 +249,23 @@ async def _candidates(
     ]
     if "stop" in kinds:
         filters.append(RunFilter(status="suspended", tenant=tenant, limit=PAGE_RUNS))
-    found: dict[str, None] = {}
+    found: dict[str, int] = {}
     for wanted in filters:
-        after, before = "", len(found)
-        while len(found) - before < limit:
-            page = await store.runs(msgspec.structs.replace(wanted, after=after))
-            found |= {
-                row.run_id: None for row in page if root_id in (None, row.root_id or row.run_id, row.run_id)
-            }
+        after = ""
+        while page := await store.runs(msgspec.structs.replace(wanted, after=after)):
+            found |= {row.run_id: row.created_at_ms for row in page if _belongs(row, root_id)}
             if len(page) < PAGE_RUNS:
                 break
             after = page[-1].run_id
-    for row in await store.unknown_effects(tenant, limit) if "unknown" in kinds else ():
-        if row.run_id not in found and await _belongs(store, row.run_id, root_id):
-            found[row.run_id] = None
-    return list(found)
+    for effect in await store.unknown_effects(tenant, EFFECTS_MAX) if "unknown" in kinds else ():
+        row = None if effect.run_id in found else await store.run(effect.run_id)
+        if row is not None and _belongs(row, root_id):
+            found[row.run_id] = row.created_at_ms
+    return [(created_at_ms, run_id) for run_id, created_at_ms in found.items()]
 
 
-async def _belongs(store: EventStore, run_id: str, root_id: str | None) -> bool:
-    if root_id is None:
-        return True
-    row = await store.run(run_id)
-    return row is not None and root_id in (row.root_id, row.run_id)
+def _belongs(row: RunRow, root_id: str | None) -> bool:
+    return root_id in (None, row.root_id, row.run_id)
 
 
 async def find_asking(store: EventStore, decision_id: str) -> str | None:

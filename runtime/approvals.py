@@ -100,7 +100,7 @@ def reject(state: State, command: Reject, now_ms: int) -> Decision:
 
 def _open_approval(state: State, command: Approve | Reject) -> Decision | tuple[CallState, ApprovalState]:
     found = find(state, command.approval_id)
-    if found is None or not state.live:
+    if found is None or state.phase == "terminated":
         return refuse("approval_not_found", "no such approval is open")
     call, approval = found
     if call.phase != "waiting_approval" or approval.decision:
@@ -109,6 +109,8 @@ def _open_approval(state: State, command: Approve | Reject) -> Decision | tuple[
         return refuse("same_person", "who asked for the action may not approve it")
     if state.cancel_reason:
         return refuse("run_cancelled", "the run was cancelled")
+    if not state.live:
+        return refuse("run_stopped", "the run has stopped and its approval is open: resume it, then decide")
     return call, approval
 
 

@@ -22,6 +22,7 @@ from .effects import limit_short
 from .errors import CallerError
 from .fold import repeat_key
 from .key_rows import by_row
+from .questions import BLANK_TEXT, blank_in
 from .read_result import READ_RESULT
 from .recheck import recheck_done
 from .refusal import NOT_AVAILABLE, REFUSAL_TEXT, first_refusal
@@ -71,6 +72,10 @@ def admit(state: State, call: CallState) -> tuple[Admitted, dict[str, JSON]] | R
     forbidden = _foreign_secret(definition, arguments)
     if forbidden is not None:
         return forbidden
+    if definition.kind == "question":
+        blank = blank_in(arguments)
+        if blank:
+            return Refused(rung="schema", code="question_blank", safe_message=BLANK_TEXT, path=blank)
     if definition.snapshot and not state.as_of:
         return Refused(rung="check", code="as_of_missing", safe_message=NO_SNAPSHOT)
     if definition.from_results:

@@ -12,7 +12,7 @@ from typing import Final
 
 from . import events as e
 from .binding import request_sha256
-from .canonical import canonical_bytes, decode_canonical
+from .canonical import JSON, canonical_bytes, decode_canonical
 from .commands import Answer
 from .decision import NOTHING, Decision, refuse
 from .results import room_for_result
@@ -22,6 +22,7 @@ ANSWER_BYTES_MAX: Final = 16_384
 """Of an answer as canonical JSON; less where the turn's other results leave less room."""
 
 EXPIRED_TEXT: Final = "nobody answered in time"
+BLANK_TEXT: Final = "a question, and each of its choices, has some text"
 _BY_A_RUN: Final = "run:"
 
 
@@ -47,10 +48,24 @@ def ask(state: State, call: CallState, now_ms: int) -> Decision:
         question_id(state.run_id, call.call),
         str(words.get("question", "")),
         choices,
-        min(now_ms + state.limits.answer_ms, state.deadline_at_ms),
+        now_ms + state.limits.answer_ms,
         request_sha256(state, call, 1, call.under),
     )
     return Decision((event,))
+
+
+def answerable_until_ms(state: State, question: QuestionState) -> int:
+    """Its own time, or the run's deadline as it is now: one that is raised later gives the question its time back."""
+    return min(question.expires_at_ms, state.deadline_at_ms)
+
+
+def blank_in(arguments: dict[str, JSON]) -> str:
+    """The path of what has no text in it to show to a person; empty if all has."""
+    if not str(arguments.get("question", "")).strip():
+        return "$.question"
+    choices = arguments.get("choices")
+    given = choices if isinstance(choices, list) else []
+    return next((f"$.choices[{at}]" for at, one in enumerate(given) if not str(one).strip()), "")
 
 
 def find(state: State, name: str) -> tuple[CallState, QuestionState] | None:
@@ -62,10 +77,10 @@ def find(state: State, name: str) -> tuple[CallState, QuestionState] | None:
 
 
 def answer(state: State, command: Answer, now_ms: int) -> Decision:
-    """Refused, with nothing changed: unknown, used and lapsed questions, an answer by a run, one after the question's
-    time, one that is none of the choices, none at all, or too long."""
+    """Refused, with nothing changed: unknown, used and lapsed questions, one of a run that has stopped, an answer by a run, one
+    after the question's time, one that is none of the choices, none at all, or too long."""
     found = find(state, command.question_id)
-    if found is None or not state.live:
+    if found is None or state.phase == "terminated":
         return refuse("question_not_found", "no such question is open")
     call, question = found
     if call.phase != "waiting_answer":
@@ -74,7 +89,9 @@ def answer(state: State, command: Answer, now_ms: int) -> Decision:
         return refuse("not_a_person", "only a person answers")
     if state.cancel_reason:
         return refuse("run_cancelled", "the run was cancelled")
-    if now_ms >= question.expires_at_ms:
+    if not state.live:
+        return refuse("run_stopped", "the run has stopped and its question is open: resume it, then answer")
+    if now_ms >= answerable_until_ms(state, question):
         return refuse("question_expired", "the question's time is over")
     result: bytes | None = None
     if not command.cannot:
@@ -102,8 +119,10 @@ def answer(state: State, command: Answer, now_ms: int) -> Decision:
 def _unfit(question: QuestionState, command: Answer) -> Decision | None:
     if command.stop:
         return refuse("stop_and_answer", "only a question that can't be answered stops the run")
-    if question.choices and command.text not in question.choices:
-        return refuse("not_a_choice", f"it is none of the {len(question.choices)} choices")
+    if question.choices:
+        if command.text not in question.choices:
+            return refuse("not_a_choice", f"it is none of the {len(question.choices)} choices")
+        return None
     if not command.text.strip():
         return refuse("answer_empty", "an answer has some text")
     return None

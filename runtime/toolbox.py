@@ -59,6 +59,14 @@ class Toolbox(Mapping[str, ToolSpec]):
     def __repr__(self) -> str:
         return f"Toolbox({', '.join(self._specs)})"
 
+    @classmethod
+    def with_also(cls, tools: Toolbox | Iterable[Callable[..., Any] | ToolSpec], also: ToolSpec) -> Toolbox:
+        """The toolbox of these tools and, at their end, of one that they may name and needn't hold. Raises as the constructor
+        does: another tool of its name is a duplicate."""
+        given = tools.values() if isinstance(tools, Toolbox) else tools
+        declared = [tool_spec(one) for one in given]
+        return cls(declared if also in declared else [*declared, also])
+
     @property
     def definitions(self) -> tuple[ToolDefinition, ...]:
         """All definitions, in order."""

@@ -261,6 +261,46 @@ async def test_the_inbox_shows_real_arguments_and_the_preview() -> None:
     assert (await gather_inbox(store, limit=2)).truncated
 
 
+async def test_the_inbox_shows_the_oldest_whatever_their_runs_are_called() -> None:
+    now = [1_000]
+    store = MemoryStore(clock=lambda: now[0])
+    order: list[str] = []
+    for number in range(9, 0, -1):
+        now[0] += 1_000
+        order.append(f"r{number}")
+        await (unknown if number % 3 == 0 else asking)(store, order[-1])
+    for limit in range(1, 10):
+        found = await gather_inbox(store, limit=limit)
+        assert [row.run_id for row in found.rows] == order[:limit]
+        assert found.truncated == (limit < 9)
+
+
+async def test_what_an_old_run_asked_late_stands_behind_what_a_younger_one_asked_before() -> None:
+    now = [1_000]
+    store = MemoryStore(clock=lambda: now[0])
+    old = await WrittenRun.start(store, "old")
+    now[0] += 1_000
+    await asking(store, "young")
+    now[0] += 1_000
+    await old.replies(calls=[("refund", {"order_id": "A1", "cents": 1})])
+    await old.checks(ask=True, preview={})
+    now[0] += 1_000
+    await asking(store, "last")
+    assert [row.run_id for row in (await gather_inbox(store, limit=1)).rows] == ["young"]
+    assert [row.run_id for row in (await gather_inbox(store, limit=2)).rows] == ["young", "old"]
+
+
+async def test_runs_that_are_younger_than_all_that_is_shown_are_not_read() -> None:
+    now = [1_000]
+    store = MemoryStore(clock=lambda: now[0])
+    for number in range(6):
+        now[0] += 1_000
+        await asking(store, f"r{number}")
+    store._runs["r5"].log[0] = store._runs["r0"].log[1]  # pyright: ignore[reportPrivateUsage]  # a damaged row
+    assert (await gather_inbox(store, limit=2)).unread == ()
+    assert [run_id for run_id, _ in (await gather_inbox(store)).unread] == ["r5"]
+
+
 async def test_an_unknown_effect_of_an_ended_run_stays_in_the_inbox() -> None:
     store = MemoryStore()
     run = await unknown(store, "r1")

@@ -17,11 +17,12 @@ from boundloop.eventstore.inbox import gather_inbox
 from boundloop.runtime import events as e
 from boundloop.runtime.agent_spec import agent
 from boundloop.runtime.commands import Answer, encode_command
-from boundloop.runtime.errors import DuplicateTool
+from boundloop.runtime.errors import DuplicateTool, UnknownTool
 from boundloop.runtime.limits import Limits
 from boundloop.runtime.question_tool import ask_user
 from boundloop.runtime.questions import question_id
-from boundloop.runtime.tool_spec import tool
+from boundloop.runtime.tool_spec import tool, tool_spec
+from boundloop.runtime.toolbox import Toolbox
 
 ASK = call("ask_user", {"question": "which order?", "choices": ["A1", "A2"]})
 ONE = Limits(cost="1")
@@ -61,6 +62,36 @@ def test_the_tool_is_offered_where_the_host_says_so() -> None:
     both = ScriptedModel([ASK, say("done")])
     with Runtime(store="memory://", model=both, tools=[ask_user], questions=True) as rt:
         assert rt.run_sync("go", limits=ONE, tools=[]).completed
+
+
+@tool(risk="write", key=("order",), from_results={"order": "ask_user.answer"})
+async def mend(order: str) -> str:
+    """Mend what a person named."""
+    return order
+
+
+NAMES_IT = agent(name="clerk", description="Asks.", system="You ask.", tools=("ask_user",))
+
+
+@pytest.mark.parametrize("named", [mend, NAMES_IT], ids=["as a source", "as an agent's tool"])
+@pytest.mark.parametrize("given", ["list", "generator", "list with it", "toolbox with it"])
+def test_other_tools_may_name_the_tool_that_the_host_adds(named: Any, given: str) -> None:
+    tools: Any = {
+        "list": [named],
+        "generator": (one for one in [named]),
+        "list with it": [ask_user, named],
+        "toolbox with it": Toolbox([named, ask_user]),
+    }[given]
+    with Runtime(store="memory://", model=ScriptedModel([]), tools=tools, questions=True) as rt:
+        assert sorted(rt.toolbox) == sorted([tool_spec(named).name, "ask_user"])
+
+
+def test_a_name_that_no_tool_has_is_refused_also_where_the_host_adds_one() -> None:
+    with pytest.raises(UnknownTool):
+        Runtime(store="memory://", model=ScriptedModel([]), tools=[mend])
+    clerk = agent(name="clerk", description="Asks.", system="You ask.", tools=("nobody",))
+    with pytest.raises(UnknownTool):
+        Runtime(store="memory://", model=ScriptedModel([]), tools=[clerk], questions=True)
 
 
 def test_a_tool_of_that_name_is_no_question() -> None:

@@ -341,7 +341,9 @@ def test_decisions_on_a_stopped_run_wait_until_it_goes_on() -> None:
         run.crash("host_died")
     assert run.stop() == ("suspended", "failed", "crash_loop")
     command = Approve(command_id="x", by="boss", approval_id=run.approval("c1.0"))
-    given(run).when(command, run.now).then_refused("approval_not_found")
+    given(run).when(command, run.now).then_refused("run_stopped")
+    no = Reject(command_id="y", by="boss", approval_id=run.approval("c1.0"))
+    given(run).when(no, run.now).then_refused("run_stopped")
     run.outside(Resume)
     run.approve("c1.0")
     assert run.phase("c1.0") == "checking"

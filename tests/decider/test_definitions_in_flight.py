@@ -26,6 +26,7 @@ from boundloop.runtime.goal import Evidence, Goal
 from boundloop.runtime.model import ModelTurn
 from boundloop.runtime.orders import Execute
 from boundloop.runtime.pins import read_pins
+from boundloop.runtime.question_tool import ask_user
 from boundloop.runtime.tool_definition import ToolDefinition
 
 from .family import AGENTS, family_pins
@@ -410,3 +411,25 @@ def test_an_adopted_definition_that_can_not_be_read_is_a_refused_history(data: b
     run.state.phase = "results_ready"
     with pytest.raises(HistoryRefused, match="adopted definition"):
         evolve(run.state, event, run.now)
+
+
+def test_a_question_tool_that_was_withdrawn_comes_back_and_is_asked_again() -> None:
+    run = Run(pins(tools=(*TOOLS, ask_user.definition)))
+    run.reply(call("ask_user", question="which?"))
+    by_hand = {"definition_sha256": ask_user.definition_sha256, "handler_revision": "1"}
+    run.check("c1.0", **by_hand)
+    assert not adoptions(run.crash(present=(*TOOLS, ask_user.definition)))
+    [gone] = adoptions(run.crash(present=TOOLS))
+    assert (gone.tool, run.state.tools["ask_user"].offered) == ("ask_user", False)
+    assert run.phase("c1.0") == "waiting_answer"
+    [back] = adoptions(run.crash(present=(*TOOLS, ask_user.definition)))
+    assert decode_definition(back.definition, "ask_user") == ask_user.definition
+    assert [tool.name for tool in tools_offered(run.state)][-1] == "ask_user"
+    assert not adoptions(run.crash(present=(*TOOLS, ask_user.definition)))
+
+
+def test_a_tool_that_took_the_name_of_a_withdrawn_question_tool_does_not_bring_it_back() -> None:
+    run = Run(pins(tools=(*TOOLS, ask_user.definition)))
+    run.crash(present=TOOLS)
+    other = msgspec.structs.replace(BY_NAME["get_order"], name="ask_user")
+    assert adoptions(run.crash(present=(*TOOLS, other))) == []

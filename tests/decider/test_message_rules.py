@@ -16,7 +16,7 @@ from boundloop.runtime.commands import (
 )
 from boundloop.runtime.goal import Goal
 from boundloop.runtime.limits import LimitValues
-from boundloop.runtime.model import AssistantItem, NoteItem, ResultItem, UserItem
+from boundloop.runtime.model import AssistantItem, FinishKind, NoteItem, ResultItem, UserItem
 from boundloop.runtime.orders import AskParent, RequestModel, shown_phase
 
 from .family import helped
@@ -330,3 +330,26 @@ def test_who_said_it_is_on_record() -> None:
     [event, *_] = say(run, by="ann")
     assert isinstance(event, e.MessageReceived)
     assert (event.source, event.by, event.text) == ("user", "ann", "in blue, please")
+
+
+@pytest.mark.parametrize(
+    ("finish", "reason", "heard"),
+    [
+        ("truncated", "truncated", True),
+        ("final", "empty_response", True),
+        ("refused", "model_refusal", False),
+        ("filtered", "content_filtered", False),
+    ],
+)
+def test_a_message_under_an_answer_that_is_none_is_heard_where_the_run_only_stopped(
+    finish: FinishKind, reason: str, heard: bool
+) -> None:
+    run = Run()
+    say(run)
+    run.reply(finish=finish)
+    assert (run.state.phase, run.state.reason) == ("suspended" if heard else "terminated", reason)
+    run.outside(Resume)
+    assert run.refusal == ("" if heard else "run_ended")
+    if heard:
+        assert UserItem("in blue, please") in run.state.items
+        assert isinstance(run.orders()[0], RequestModel)

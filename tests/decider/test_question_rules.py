@@ -7,9 +7,11 @@ from typing import Any
 import msgspec
 import pytest
 
+from boundloop.eventstore.inbox import inbox_rows
 from boundloop.runtime import events as e
 from boundloop.runtime.canonical import canonical_bytes
-from boundloop.runtime.commands import Answer, Close, Resume
+from boundloop.runtime.commands import Answer, Close, RaiseLimits, Resume
+from boundloop.runtime.fold import fold
 from boundloop.runtime.goal import Goal
 from boundloop.runtime.index import run_index
 from boundloop.runtime.model import ProposedCall, ResultItem
@@ -22,6 +24,7 @@ from .spec import Run, call, given, tags
 
 BY_NAME[ask_user.name] = ask_user.definition
 WHICH = question_id("r1", "c1.0")
+DAY_MS = 24 * 60 * MINUTE_MS
 
 
 def asker(goal: Goal | None = None, **bounds: Any) -> Run:
@@ -62,7 +65,7 @@ def test_question_waits_durably_and_its_answer_is_the_result() -> None:
         WHICH,
         "which order?",
         ("A1042", "A1043"),
-        run.now + 60 * MINUTE_MS,
+        run.now + DAY_MS,
         run.call("c1.0").request_sha256,
     )
     assert (run.phase("c1.0"), shown_phase(run.state)) == ("waiting_answer", "waiting_answer")
@@ -114,6 +117,70 @@ def test_question_holds_back_later_effects_and_no_reads() -> None:
     assert run.phase("c1.2") == "checking"
     answer(run)
     assert run.orders() == [RunChecks("c1.2", 0, True)]
+
+
+def test_questions_are_put_to_people_up_to_parallel_at_a_time() -> None:
+    run = asked(*(question(f"which {n}?") for n in range(5)), parallel=2)
+    for n in range(1, 5):
+        run.check(f"c1.{n}")
+
+    def open_now() -> list[str]:
+        return [call.call for call in run.state.calls.values() if call.phase == "waiting_answer"]
+
+    assert open_now() == ["c1.0", "c1.1"]
+    answer(run, name=question_id("r1", "c1.1"))
+    assert open_now() == ["c1.0", "c1.2"]
+    run.crash()
+    assert open_now() == ["c1.0", "c1.2"]
+    run.tick(DAY_MS // 48)
+    for _ in range(4):
+        answer(run, name=question_id("r1", open_now()[0]))
+    assert open_now() == []
+    assert isinstance(run.orders()[0], RequestModel)
+
+
+def test_open_questions_take_no_place_of_a_read_and_reads_none_of_a_question() -> None:
+    run = asked(question(), call("get_order", order_id="A"), question("and why?"), parallel=1)
+    run.check("c1.1")
+    run.check("c1.2")
+    assert [run.phase(f"c1.{n}") for n in range(3)] == ["waiting_answer", "started", "checking"]
+    answer(run)
+    assert [run.phase(f"c1.{n}") for n in range(1, 3)] == ["started", "waiting_answer"]
+
+
+def test_questions_that_wait_their_turn_are_refused_with_a_run_that_is_cancelled() -> None:
+    run = asked(question(), question("and why?"), parallel=1)
+    run.check("c1.1")
+    run.cancel()
+    assert [run.bound(f"c1.{n}") for n in range(2)] == [("error", "cancelled")] * 2
+    assert [type(event) for event, _ in run.log].count(e.QuestionAsked) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "path"),
+    [
+        ({"question": " \n"}, "$.question"),
+        ({"question": "which?", "choices": ["A", " "]}, "$.choices[1]"),
+        ({"question": "which?", "choices": ["\t", "\n"]}, "$.choices[0]"),
+    ],
+)
+def test_what_shows_a_person_nothing_is_not_asked(arguments: dict[str, Any], path: str) -> None:
+    run = asked(call("ask_user", **arguments))
+    assert run.bound("c1.0") == ("error", "question_blank")
+    rejected = next(event for event, _ in run.log if isinstance(event, e.CallRejected))
+    assert (rejected.rung, rejected.path) == ("schema", path)
+    assert run.state.counters.invalid_streak == 1
+
+
+def test_blank_choice_of_an_older_log_can_be_chosen() -> None:
+    run = asked(question(choices=["A", "B"]))
+    asked_now = run.log[-1][0]
+    assert isinstance(asked_now, e.QuestionAsked)
+    older = msgspec.structs.replace(asked_now, choices=("A", " "))
+    run.log[-1] = (older, run.now)
+    run.state = fold(run.log, run.blobs)
+    answer(run, " ")
+    assert run.bound("c1.0") == ("ok", "")
 
 
 def test_question_behind_an_effect_is_asked_when_that_is_done() -> None:
@@ -228,6 +295,24 @@ def test_deadline_ends_the_wait_and_the_run() -> None:
     assert run.bound("c1.0")[0] == "error"
 
 
+def test_deadline_that_is_raised_gives_an_open_question_its_time() -> None:
+    run = asked(deadline_ms=MINUTE_MS, answer_ms=5 * MINUTE_MS)
+    assert [row.expires_at_ms for row in inbox_rows(run.state)] == [run.now + MINUTE_MS]
+    run.outside(RaiseLimits, raised={"deadline_ms": DAY_MS})
+    assert [row.expires_at_ms for row in inbox_rows(run.state)] == [run.now + 5 * MINUTE_MS]
+    assert run.wake() == run.now + 5 * MINUTE_MS
+    run.tick(2 * MINUTE_MS)
+    assert run.phase("c1.0") == "waiting_answer"
+    answer(run)
+    assert run.bound("c1.0") == ("ok", "")
+
+
+def test_answer_at_the_deadline_is_refused_before_the_timer_rings() -> None:
+    run = asked(deadline_ms=MINUTE_MS)
+    given(run).when(said(), run.now + MINUTE_MS - 1).then(e.QuestionAnswered)
+    given(run).when(said(), run.now + MINUTE_MS).then_refused("question_expired")
+
+
 def test_cancelled_run_asks_nobody_any_more() -> None:
     run = asked()
     run.cancel()
@@ -240,10 +325,26 @@ def test_closed_run_asks_nobody_any_more() -> None:
     for _ in range(3):
         run.crash()
     assert run.stop() == ("suspended", "failed", "crash_loop")
-    given(run).when(said(), run.now).then_refused("question_not_found")
     run.outside(Close)
     assert run.bound("c1.0") == ("error", "cancelled")
     assert run.state.phase == "terminated"
+    given(run).when(said(), run.now).then_refused("question_not_found")
+
+
+@pytest.mark.parametrize(
+    "fields", [{}, {"text": "", "cannot": True}, {"text": "", "cannot": True, "stop": True}]
+)
+def test_question_of_a_stopped_run_is_open_and_is_answered_once_the_run_is_resumed(
+    fields: dict[str, Any],
+) -> None:
+    run = asked()
+    for _ in range(3):
+        run.crash()
+    given(run).when(said(**fields), run.now).then_refused("run_stopped")
+    given(run).when(said(by="run:r1"), run.now).then_refused("not_a_person")
+    run.outside(Resume)
+    answer(run)
+    assert run.bound("c1.0") == ("ok", "")
 
 
 def test_lifted_run_asks_on() -> None:
