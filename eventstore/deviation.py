@@ -36,6 +36,7 @@ BY_RUNG: Final[dict[e.Rung, DeviationClass]] = {
     "schema": "schema",
     "provenance": "semantic",
     "check": "semantic",
+    "price": "semantic",
     "authorisation": "authorisation",
     "policy": "authorisation",
     "taint": "authorisation",
