@@ -48,7 +48,7 @@ from ..runtime.events import AnyEvent, RungVerdict
 from ..runtime.facts import facts_in
 from ..runtime.fold import evolve
 from ..runtime.goal import predicates_met
-from ..runtime.guarded import answer_guarded, guards_results
+from ..runtime.guarded import answer_guarded
 from ..runtime.ledger import LedgerRow
 from ..runtime.orders import (
     AskParent,
@@ -68,6 +68,7 @@ from ..runtime.orders import (
 from ..runtime.pins import predicates
 from ..runtime.read_result import READ_RESULT
 from ..runtime.state import CallState, State
+from ..runtime.withheld import guards_results
 from . import checks, children, guarding, read_back, tool_failures
 from .execution import Report, not_dispatched
 from .executors import ToolExecutors

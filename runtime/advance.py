@@ -12,8 +12,7 @@ from . import questions
 from .approvals import expire
 from .children import is_agent, start_children
 from .decision import NOTHING, Decision, settle
-from .effects import LIMIT_TEXT, limit_short, needs_person, start
-from .guarded import result_due
+from .effects import LIMIT_TEXT, limit_short, needs_person, retry_barred, start
 from .limits import HOST_DEATHS_MAX
 from .order import may_start
 from .refusal import NOT_AVAILABLE
@@ -24,6 +23,7 @@ from .stops import closing, ending, lost_if_overdue, stop
 from .tool_cost import opens_at
 from .top_ups import calls_held
 from .turns import judge, next_request, retry_due
+from .withheld import unjudged
 
 
 def advance(state: State, now_ms: int) -> Decision:
@@ -65,7 +65,7 @@ def _stopped(state: State, now_ms: int) -> Decision:
         if state.on_stop == "end" and now_ms >= state.deadline_at_ms:
             return closing(state, now_ms, "closed")
         for call in state.calls.values():
-            if call.phase == "executed" and not result_due(state, call):
+            if call.phase == "executed" and not unjudged(state, call):
                 return bind_executed(state, call)
         if not any(call.phase == "reconciling" for call in state.calls.values()):
             return Decision((e.RunResumed(state.epoch, "resolved"),))
@@ -128,11 +128,11 @@ def _checking_due(state: State, call: CallState, now_ms: int) -> Decision:
 
 def _executed_due(state: State, call: CallState, now_ms: int) -> Decision:
     if call.outcome == "succeeded" or call.retry_at_ms == 0:
-        return NOTHING if result_due(state, call) else bind_executed(state, call)
+        return NOTHING if unjudged(state, call) else bind_executed(state, call)
     if now_ms < call.retry_at_ms:
         return NOTHING
-    if limit_short(state, call) or not state.tools[call.tool].offered:
-        return NOTHING if result_due(state, call) else bind_executed(state, call)
+    if retry_barred(state, call):
+        return NOTHING if unjudged(state, call) else bind_executed(state, call)
     if now_ms < opens_at(state, call):
         return NOTHING
     # What is checked before each dispatch is checked before this one too (``pending_orders`` asks for it).

@@ -14,7 +14,6 @@ from . import events as e
 from .binding import request_sha256
 from .commands import ClaimLost, Executed, Queried, ResolveCall
 from .decision import NOTHING, Decision, refuse, settle
-from .guarded import guards_results
 from .key_rows import by_row, claim, replayed
 from .ledger import LedgerRow
 from .limits import CALL_BACKOFF_MS, MARGIN_MS, QUERIES_MAX, QUERY_BACKOFF_MS, backoff_ms
@@ -22,6 +21,7 @@ from .observed import REFUSED_VERSION, version_refusal
 from .results import bind_error
 from .state import CallState, State
 from .tool_cost import cost_of_attempt, cost_short, opens_at, spent_of
+from .withheld import guards_results
 
 VALIDITY_LEAST_MS = 1
 LIMIT_TEXT = "a limit of this run was reached; the action was not run"
@@ -220,6 +220,11 @@ def child_short(state: State) -> str:
 def attempts_left(state: State, call: CallState) -> bool:
     """Whether the tool's own bound, the run's attempts and the cost admit one more attempt."""
     return call.attempt < state.tools[call.tool].max_attempts and not limit_short(state, call)
+
+
+def retry_barred(state: State, call: CallState) -> bool:
+    """Whether a failed attempt stays the last one although its retry is due: a limit is in the way, or its tool is gone."""
+    return bool(limit_short(state, call)) or not state.tools[call.tool].offered
 
 
 # --- reconciliation ----------------------------------------------------------------------------------------------

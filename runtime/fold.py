@@ -20,7 +20,6 @@ from .definitions import decode_definition, tools_offered
 from .digest import fact_line, handle_of, item_of
 from .errors import BugError, HistoryRefused
 from .goal import Evidence
-from .guarded import is_withheld
 from .limits import RAISABLE, LimitValues
 from .model import AssistantCall, AssistantItem, Item, NoteItem, ResultItem, UserItem
 from .pins import Pins, number_of_leave
@@ -43,6 +42,7 @@ from .state import (
 from .taint import TaintSource, added
 from .transitions import CallPhase, next_call_phase, next_run_phase
 from .values_seen import index_given, index_result
+from .withheld import is_withheld
 
 
 def begin(event: e.RunStarted, pins: Pins, at_ms: int) -> State:
@@ -607,6 +607,7 @@ def _call_started(state: State, event: e.CallStarted, at_ms: int) -> None:
     call.holds_key = call.key is not None
     call.retry_at_ms = 0
     call.resend_denied = False
+    call.guarded = ""  # a verdict is about one attempt's result
 
 
 def _call_executed(state: State, event: e.CallExecuted, at_ms: int) -> None:
@@ -674,6 +675,7 @@ def _call_reconciled(state: State, event: e.CallReconciled, at_ms: int) -> None:
         call.outcome = ""
         call.holds_key = False
         call.retry_at_ms = 0
+        call.guarded = ""
     _remember(state, event)
 
 

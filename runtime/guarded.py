@@ -14,36 +14,19 @@ import msgspec
 from . import events as e
 from .commands import Guarded
 from .decision import NOTHING, Decision
-from .guardrails import WITHHELD, result_sha256
+from .effects import retry_barred
+from .guardrails import result_sha256
 from .state import CallState, State
+from .withheld import unjudged
 
 
-def guards_results(state: State) -> bool:
-    """Whether the model of this run sees judged results alone."""
-    return "result" in state.pins.guarded
-
-
-def result_due(state: State, call: CallState) -> bool:
-    """Whether the result of an execution that is over is still to be judged. A failure without a word of its tool has
-    nothing to judge."""
-    return (
-        "result" in state.pins.guarded
-        and call.phase == "executed"
-        and not call.guarded
-        and says_something(call)
-    )
-
-
-def says_something(call: CallState) -> bool:
-    """Whether there is anything of the tool's that a model would be shown."""
-    return call.outcome == "succeeded" or call.result is not None or bool(call.safe_message)
-
-
-def is_withheld(state: State, call: CallState) -> bool:
-    """Whether a bound call's result was kept from the model."""
-    return (
-        call.code == WITHHELD and call.status == "error" and guards_results(state) and call.guarded != "allow"
-    )
+def result_due(state: State, call: CallState, now_ms: int) -> bool:
+    """Whether the result of an execution that is over is to be judged now: of a failure, once no further attempt can follow."""
+    if not unjudged(state, call):
+        return False
+    if call.outcome == "succeeded" or not call.retry_at_ms:
+        return True
+    return call.retry_at_ms <= now_ms and retry_barred(state, call)
 
 
 def input_sha256(state: State, call: CallState) -> bytes:
@@ -73,7 +56,7 @@ def guarded(state: State, command: Guarded, now_ms: int) -> Decision:
             (e.AnswerGuarded(state.turn, value, verdict.code, verdict.revision, command.input_sha256),)
         )
     call = state.calls.get(command.call)
-    if call is None or state.phase != "open_calls" or not result_due(state, call):
+    if call is None or state.phase != "open_calls" or not result_due(state, call, now_ms):
         return NOTHING
     if command.input_sha256 != input_sha256(state, call):
         return NOTHING

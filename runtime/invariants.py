@@ -6,9 +6,10 @@ from collections.abc import Mapping
 
 from .budget import law_holds
 from .errors import BugError
-from .guarded import answer_guarded, guards_results
+from .guarded import answer_guarded
 from .state import EACH, METERED, CallState, ChildState, State
 from .stops import REASONS
+from .withheld import guards_results
 
 
 def check_state(state: State) -> None:

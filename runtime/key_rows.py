@@ -13,10 +13,10 @@ from . import events as e
 from .binding import binding_sha256
 from .commands import ChecksDone
 from .decision import NOTHING, Decision
-from .guarded import guards_results
 from .guardrails import UNJUDGED_TEXT, WITHHELD, WITHHELD_TEXT, result_sha256
 from .ledger import Claim, LedgerRow
 from .state import CallState, State
+from .withheld import guards_results
 
 REPLAYED_WITHOUT_RESULT = "this effect had already happened, without a usable result; nothing ran now"
 LEFT_UNKNOWN_TEXT = (

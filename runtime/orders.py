@@ -11,7 +11,7 @@ from typing import Literal
 
 import msgspec
 
-from .effects import limit_short, may_resend, queries_left, resend_at, resend_due
+from .effects import may_resend, queries_left, resend_at, resend_due
 from .guarded import answer_guarded, result_due
 from .limits import MARGIN_MS
 from .order import may_start
@@ -171,9 +171,7 @@ def _order(state: State, call: CallState, now_ms: int, closing: bool) -> Order |
                 return RunChecks(call.call, call.attempt, True)
         case "executed":
             due = call.outcome == "failed" and 0 < call.retry_at_ms <= now_ms
-            stuck = due and (limit_short(state, call) or not state.tools[call.tool].offered)
-            over = call.outcome == "succeeded" or not call.retry_at_ms or stuck
-            if not closing and over and result_due(state, call):
+            if not closing and result_due(state, call, now_ms):
                 return GuardResult(call.call)
             due = due and opens_at(state, call) <= now_ms
             if not closing and due and call.rechecked:

@@ -8,9 +8,9 @@ from . import events as e
 from .binding import binding_sha256
 from .decision import Decision
 from .facts import facts_of
-from .guarded import guards_results, says_something
 from .guardrails import UNJUDGED_TEXT, WITHHELD, WITHHELD_TEXT
 from .state import CallState, State
+from .withheld import guards_results, says_something
 
 
 def bind_error(state: State, call: CallState, code: str, message: str) -> e.ResultBound:

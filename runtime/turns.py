@@ -203,12 +203,13 @@ def model_replied(state: State, command: ModelReplied, now_ms: int) -> Decision:
     ):
         return NOTHING
     reply = command.reply
+    if reply.hosted and not set(reply.hosted) <= set(state.pins.hosted):
+        # However the turn ended: the provider is configured otherwise than the run, and asking again won't help.
+        return _failed(state, reply, "hosted_undeclared", now_ms)
     rule = FINISH.get(reply.finish)
     if rule is None or (reply.calls and rule.final) or (rule.executable and not reply.calls):
         # What no table row describes is never final and never executable.
         return _failed(state, reply, "unknown_finish", now_ms)
-    if reply.hosted and not set(reply.hosted) <= set(state.pins.hosted):
-        return _failed(state, reply, "hosted_undeclared", now_ms)
     if rule.retry:
         return _failed(state, reply, reply.error_code or reply.finish, now_ms)
     spent_input, spent_output, spent_cost, side = _spent(state, reply)

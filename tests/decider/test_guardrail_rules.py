@@ -8,7 +8,8 @@ import msgspec
 import pytest
 
 from boundloop.runtime import events as e
-from boundloop.runtime.commands import Guarded, ResolveCall, Resume
+from boundloop.runtime.commands import Guarded, RaiseLimits, ResolveCall, Resume
+from boundloop.runtime.decision import Decision
 from boundloop.runtime.goal import Goal
 from boundloop.runtime.guarded import answer_sha256, input_sha256
 from boundloop.runtime.guardrails import result_sha256
@@ -346,3 +347,62 @@ def test_a_run_that_is_not_guarded_has_no_orders_of_guardrails() -> None:
     run.check("c1.0")
     assert tags(run.report("c1.0")) == ["call_executed", "result_bound", "model_requested"]
     assert tags(run.final()) == ["model_responded", "run_terminated"]
+
+
+# --- a verdict is about one attempt ------------------------------------------------------------------------------------
+
+
+def out_of_attempts() -> Run:
+    """Two failures have used up the run's attempts; the first read was approved, so it is checked before each dispatch."""
+    run = Run(guarded_pins(bounds=limits(call_attempts=3)))
+    run.reply(call("get_order", order_id="A"), call("get_order", order_id="B"))
+    run.ask("c1.0")
+    run.approve("c1.0")
+    run.check("c1.0", resource_version="v1")
+    run.check("c1.1")
+    for name in ("c1.0", "c1.1"):
+        run.report(name, "failed", code="busy", safe_message="try later", retryable=True)
+    run.tick_to_wake()
+    assert GuardResult("c1.0") in run.orders()
+    return run
+
+
+def allowed(run: Run, name: str) -> Guarded:
+    """A verdict on what this call has come to by now."""
+    verdict = e.RungVerdict("guardrail", "allow", "", "g1")
+    return Guarded(call=name, verdict=verdict, input_sha256=input_sha256(run.state, run.call(name)))
+
+
+def test_a_verdict_on_a_failure_that_is_tried_again_after_all_changes_nothing() -> None:
+    run = out_of_attempts()
+    verdict = allowed(run, "c1.0")
+    run.outside(RaiseLimits, raised={"call_attempts": 9})
+    assert GuardResult("c1.0") not in run.orders()
+    given(run).when(verdict, run.now).then_nothing()
+
+
+def test_a_result_is_judged_for_itself_whatever_the_verdict_on_an_earlier_attempt_was() -> None:
+    run = out_of_attempts()
+    verdict = allowed(run, "c1.0")
+    run.outside(RaiseLimits, raised={"call_attempts": 9})
+    run.send(verdict)
+    run.check("c1.0", resource_version="v1")
+    run.report("c1.0", result=SECRET)
+    assert run.phase("c1.0") == "executed"
+    assert GuardResult("c1.0") in run.orders()
+    run.judge_result("c1.0", "deny")
+    assert run.bound("c1.0") == ("error", "withheld")
+    assert "canary" not in str(shown(run))
+
+
+def test_a_recorded_verdict_ends_with_the_attempt_that_it_was_about() -> None:
+    """Histories in which a verdict stands on an attempt that was repeated still judge the next one."""
+    run = out_of_attempts()
+    verdict = allowed(run, "c1.0")
+    run.outside(RaiseLimits, raised={"call_attempts": 9})
+    run.append(Decision((e.ResultGuarded("c1.0", "allow", "", "g1", verdict.input_sha256),)))
+    run.check("c1.0", resource_version="v1")
+    assert run.call("c1.0").attempt == 2
+    run.report("c1.0", result=SECRET)
+    assert run.phase("c1.0") == "executed"
+    assert GuardResult("c1.0") in run.orders()

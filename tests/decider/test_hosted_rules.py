@@ -35,6 +35,14 @@ def test_a_block_that_nobody_declared_is_a_policy_error(declared: tuple[str, ...
     assert run.state.counters.hosted_calls == 0
 
 
+@pytest.mark.parametrize("finish", ["something_new", "empty", "model_error"])
+def test_a_block_that_nobody_declared_is_a_policy_error_however_the_turn_ended(finish: Any) -> None:
+    run = run_with()
+    run.reply(text="found it", finish=finish, hosted=("web_search",))
+    assert run.stop() == ("terminated", "failed", "policy_denied")
+    assert run.state.detail == "hosted_undeclared"
+
+
 def test_declared_blocks_are_on_record_and_counted_each() -> None:
     run = run_with("code", "web_search")
     run.reply(call("get_order", order_id="A"), hosted=("web_search", "code", "web_search"))
