@@ -630,8 +630,8 @@ class RunDriver:
             return guarding.judged(gate.policy, asked, secrets=gate.secrets)
         definition = self.state.tools.get(asked.tool)
         spec = None if definition is None else gate.toolbox.spec_of(definition)
-        pool = guarding.ANSWERS_POOL if spec is None else spec.definition.pool
-        return await self.around.executors.guarded(asked, gate.policy, pool)
+        pool, patience_s = guarding.place_for(gate.toolbox, spec)
+        return await self.around.executors.guarded(asked, gate.policy, pool, patience_s)
 
     async def _run_checks(self, order: RunChecks, call: CallState) -> None:
         for attempt in range(STORE_RETRIES_MAX):

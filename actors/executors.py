@@ -132,8 +132,9 @@ class ToolExecutors(Protocol):
         unknown. Raises nothing but on cancellation, which doesn't stop the code."""
         ...
 
-    async def guarded(self, asked: GuardAsked, policy: Policy, pool: str) -> RungVerdict:
-        """What a guardrail says, likewise; in executors of that pool where there are pools."""
+    async def guarded(self, asked: GuardAsked, policy: Policy, pool: str, patience_s: float) -> RungVerdict:
+        """What a guardrail says, likewise; in executors of that pool where there are pools, one of which is waited for
+        for ``patience_s``."""
         ...
 
     async def queried(
@@ -220,7 +221,7 @@ class Executors:
         except TimeoutError:
             return rungs.unanswered("timeout")
 
-    async def guarded(self, asked: GuardAsked, policy: Policy, pool: str) -> RungVerdict:
+    async def guarded(self, asked: GuardAsked, policy: Policy, pool: str, patience_s: float) -> RungVerdict:
         """See ``ToolExecutors``: on a thread of its own, which goes on after its time-out."""
         secrets = self._secrets
         try:

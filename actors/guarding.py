@@ -15,7 +15,7 @@ from ..runtime.canonical import JSON, decode_canonical
 from ..runtime.commands import Guarded
 from ..runtime.events import RungVerdict
 from ..runtime.foreign_text import bounded_code
-from ..runtime.guarded import answer_sha256, input_sha256
+from ..runtime.guarded import answer_sha256, input_sha256, shown_beside
 from ..runtime.guardrails import (
     GuardrailAnswer,
     GuardrailDecision,
@@ -26,12 +26,15 @@ from ..runtime.guardrails import (
 from ..runtime.ledger import LedgerRow
 from ..runtime.limits import RECHECKS_MAX
 from ..runtime.policy import Policy
+from ..runtime.read_result import READ_RESULT
 from ..runtime.state import CallState, State
 from ..runtime.taint import TaintSource, counted
+from ..runtime.tool_spec import ToolSpec
+from ..runtime.toolbox import Toolbox
 from .secret_source import Secrets
 
 ANSWERS_POOL: Final = "default"
-"""The pool whose executors judge final answers, which belong to no tool."""
+"""The pool whose executors judge final answers and parts that ``read_result`` read, which belong to no tool of the application."""
 
 _BARE: Final = {name: GuardrailDecision(answer=name) for name in get_args(GuardrailAnswer)}
 _NO_ANSWER: Final = GuardrailDecision(answer="unknown", code="guardrail_no_answer")
@@ -40,7 +43,7 @@ _NO_ANSWER: Final = GuardrailDecision(answer="unknown", code="guardrail_no_answe
 class GuardAsked(
     msgspec.Struct, frozen=True, kw_only=True, tag="guard", forbid_unknown_fields=True, gc=False
 ):
-    """One question to a guardrail. ``arguments`` and ``result`` are canonical JSON; ``input_sha256`` is what the verdict is
+    """One question to a guardrail. ``arguments``, ``result`` and the values of ``facts`` are canonical JSON; ``input_sha256`` is what the verdict is
     about."""
 
     place: Place
@@ -54,11 +57,14 @@ class GuardAsked(
     code: str = ""
     text: str = ""
     untrusted: tuple[TaintSource, ...] = ()
+    source_version: str = ""
+    facts: dict[str, bytes] = {}
 
 
 def about_result(state: State, call: CallState) -> GuardAsked:
     """The executed result of a call, as the model would be shown it."""
     failed = call.outcome != "succeeded" or bool(call.code)
+    version, facts = shown_beside(call)
     return GuardAsked(
         place="result",
         tenant=state.tenant,
@@ -71,6 +77,8 @@ def about_result(state: State, call: CallState) -> GuardAsked:
         code=call.code,
         text=call.safe_message if failed else "",
         untrusted=state.untrusted,
+        source_version=version,
+        facts=facts,
     )
 
 
@@ -102,6 +110,16 @@ def about_answer(state: State) -> GuardAsked:
         text=state.last_text,
         untrusted=state.untrusted,
     )
+
+
+def place_for(toolbox: Toolbox, spec: ToolSpec | None) -> tuple[str, float]:
+    """The pool whose executors judge results of this tool, and how long a place there may be waited for: as long as a check of
+    the tool waits. An answer and ``read_result`` have no executor of their own: as long as the slowest tool of their pool may
+    keep one."""
+    if spec is not None and spec.definition is not READ_RESULT:
+        return spec.definition.pool, spec.definition.timeout_ms / 1_000
+    shared = [one.definition for one in toolbox.values() if one.definition.pool == ANSWERS_POOL]
+    return ANSWERS_POOL, max((definition.timeout_ms for definition in shared), default=0) / 1_000
 
 
 def judged(
@@ -153,6 +171,8 @@ def _question(policy: Policy, asked: GuardAsked) -> GuardrailQuestion:
         code=asked.code,
         text=asked.text,
         tainted_by=counted(asked.untrusted, policy.taint),
+        source_version=asked.source_version,
+        facts={name: decode_canonical(value) for name, value in asked.facts.items()},
     )
 
 

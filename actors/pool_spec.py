@@ -13,6 +13,7 @@ from typing import Any, Final, cast
 
 from ..runtime.errors import DeclarationError
 from ..runtime.policy import Policy
+from ..runtime.read_result import READ_RESULT
 from ..runtime.tool_rules import LABEL_CHARS_MAX
 from ..runtime.tool_spec import ToolSpec
 from ..runtime.toolbox import Toolbox
@@ -161,6 +162,9 @@ def shapes(
         name = spec.definition.pool
         for kind in _kinds(spec, groups, policy):
             found[name, kind] = _shape(pools.get(name, Pool()), kind)
+    if toolbox and READ_RESULT.name not in toolbox and not policy.inline:
+        # Its checks and guardrail; the host itself reads. There is something to read once there are tools.
+        found[READ_RESULT.pool, CHECKS_KIND] = _shape(pools.get(READ_RESULT.pool, Pool()), CHECKS_KIND)
     if policy.guardrails is not None and policy.guardrails.answer is not None and not policy.inline:
         found[ANSWERS_POOL, CHECKS_KIND] = _shape(pools.get(ANSWERS_POOL, Pool()), CHECKS_KIND)
     return found

@@ -87,9 +87,9 @@ class PooledExecutors:
         """See ``ToolExecutors``."""
         return await self._questions.checked(rungs)
 
-    async def guarded(self, asked: GuardAsked, policy: Policy, pool: str) -> RungVerdict:
+    async def guarded(self, asked: GuardAsked, policy: Policy, pool: str, patience_s: float) -> RungVerdict:
         """See ``ToolExecutors``."""
-        return await self._questions.guarded(asked, policy, pool)
+        return await self._questions.guarded(asked, policy, pool, patience_s)
 
     async def queried(
         self, spec: ToolSpec | None, key: bytes | None, sent: Sent | None = None

@@ -75,7 +75,7 @@ class Questions:
                     break
         return rungs.unanswered(code)
 
-    async def guarded(self, asked: GuardAsked, policy: Policy, pool: str) -> RungVerdict:
+    async def guarded(self, asked: GuardAsked, policy: Policy, pool: str, patience_s: float) -> RungVerdict:
         """See ``ToolExecutors``. What an executor took with it is asked again, as any unknown is."""
         question = _Question(
             self._leases,
@@ -85,7 +85,7 @@ class Questions:
             decode_verdict,
             CHECK_TIMEOUT_S,
         )
-        until_s = self._loop.time() + CHECK_TIMEOUT_S
+        until_s = self._loop.time() + max(CHECK_TIMEOUT_S, patience_s)
         code = ""
         for _ in range(RECHECKS_MAX):
             try:

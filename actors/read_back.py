@@ -1,5 +1,7 @@
 """What ``read_result`` asks for, read from the run's own log and blobs by the host that has the run.
 
+Where a guardrail judges results, that is what it judged: of a large result its view, and nothing behind it.
+
 Only what was bound as a result is there to be read: what was executed and then refused, withheld or found invalid is not. A
 run's handle finds nothing in another run's log, whoever's that is, and the answer is that of a handle that never was.
 """
@@ -23,6 +25,7 @@ from ..runtime.read_result import (
 )
 from ..runtime.results import room_for_result
 from ..runtime.state import CallState, State
+from ..runtime.withheld import guards_results
 
 PAGE_ROWS = 200
 
@@ -32,7 +35,7 @@ async def read_back(store: EventStore, state: State, call: CallState) -> Execute
     arguments = decode_canonical(call.arguments or b"{}")
     given = arguments if isinstance(arguments, dict) else {}
     handle = str(given.get("handle", ""))
-    whole = await whole_result(store, state.run_id, handle)
+    whole = await whole_result(store, state.run_id, handle, views=guards_results(state))
     if whole is None:
         return failed(call, UNKNOWN_HANDLE, UNKNOWN_HANDLE_TEXT)
     room = min(READ_RESULT.result_bytes_max, room_for_result(state))
@@ -58,10 +61,10 @@ def _count(value: object, default: int) -> int:
     return value if type(value) is int else default
 
 
-async def whole_result(store: EventStore, run_id: str, handle: str) -> bytes | None:
+async def whole_result(store: EventStore, run_id: str, handle: str, *, views: bool = False) -> bytes | None:
     """The bound result of this run whose hash begins so, whole; None if there is none, or more than one. One pass over the
-    log, page by page."""
-    results = _Results(handle)
+    log, page by page. ``views``: a large result is there as the view that was judged and shown, and by the hash of that."""
+    results = _Results(handle, views)
     seq = 0
     while rows := await store.read(run_id, after_seq=seq, rows_max=PAGE_ROWS):
         for record in await resolve(rows, store.get_blob):
@@ -79,8 +82,9 @@ async def whole_result(store: EventStore, run_id: str, handle: str) -> bytes | N
 class _Results:
     """The bound results that a handle names: by hash, with the bytes where the log itself holds them."""
 
-    def __init__(self, handle: str) -> None:
+    def __init__(self, handle: str, views: bool) -> None:
         self._handle = handle
+        self._views = views
         self._unbound: dict[str, tuple[bytes, bytes | None]] = {}
         self._settled: set[str] = set()
         self.found: dict[bytes, bytes | None] = {}
@@ -89,7 +93,8 @@ class _Results:
         match event:
             case e.CallExecuted() | e.CallReconciled():
                 if event.result is not None and event.result_sha256 is not None:
-                    whole = event.artifact if isinstance(event, e.CallExecuted) else None
+                    large = event.artifact if isinstance(event, e.CallExecuted) else None
+                    whole = None if self._views else large
                     inline = event.result if whole is None else None
                     self._unbound[event.call] = (whole or event.result_sha256, inline)
             case e.ChildSettled():

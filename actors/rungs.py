@@ -19,7 +19,7 @@ from ..runtime.canonical import JSON, canonical_bytes, decode_canonical
 from ..runtime.events import RungVerdict
 from ..runtime.limits import RECHECKS_MAX
 from ..runtime.policy import Policy, PolicyQuestion
-from ..runtime.taint import AfterUntrusted, Sources, TaintSource, counted
+from ..runtime.taint import AfterUntrustedRule, Sources, TaintSource, answer_after, counted
 from ..runtime.tool_spec import ToolSpec
 from .application_answers import (
     answered,
@@ -66,7 +66,7 @@ class RungsAsked(
     operation_id: str
     tool_calls: int
     untrusted: tuple[TaintSource, ...] = ()
-    after_untrusted: AfterUntrusted = "policy"
+    after_untrusted: AfterUntrustedRule = "policy"
 
     def decoded(self) -> dict[str, JSON]:
         """The arguments, anew each time."""
@@ -226,11 +226,10 @@ class Rungs:
 
     def _taint(self) -> tuple[RungVerdict, bool]:
         """The rule for calls of a model that has read words of outsiders: the tool's own, else the policy's."""
-        policy, answer = self._policy, self.asked.after_untrusted
-        if answer == "policy":
-            if policy.taint is None:
-                return RungVerdict("taint", "allow"), False
-            answer = policy.taint.answer(self.asked.risk)
+        policy, word = self._policy, self.asked.after_untrusted
+        if word == "policy" and policy.taint is None:
+            return RungVerdict("taint", "allow"), False
+        answer = answer_after(word, policy.taint, self.asked.risk)
         return RungVerdict("taint", answer, "tainted", policy.revision), False
 
     def _price(self) -> tuple[RungVerdict, bool]:

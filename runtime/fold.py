@@ -42,7 +42,7 @@ from .state import (
 from .taint import TaintSource, added
 from .transitions import CallPhase, next_call_phase, next_run_phase
 from .values_seen import index_given, index_result
-from .withheld import is_withheld
+from .withheld import guards_results, is_withheld
 
 
 def begin(event: e.RunStarted, pins: Pins, at_ms: int) -> State:
@@ -734,7 +734,8 @@ def _result_bound(state: State, event: e.ResultBound, at_ms: int) -> None:
         call.result = event.result
         call.result_sha256 = None if event.result is None else sha256(event.result).digest()
     call.content = _content(state, call, event)
-    if call.artifact is not None and event.status == "ok" and not state.reading:
+    reads_behind = call.artifact is not None and event.status == "ok" and not guards_results(state)
+    if reads_behind and not state.reading:
         _offer_reading(state)
     state.turn_result_bytes += len(call.content)
     _count_result(state, call)
@@ -758,7 +759,8 @@ def _content(state: State, call: CallState, event: e.ResultBound) -> bytes:
         truncated = call.met is not None or call.artifact is not None
         source = call.source
         as_of = state.as_of if state.as_of and state.tools[call.tool].snapshot else ""
-        handle = "" if call.artifact is None else handle_of(call.artifact)
+        # Of a large result only the view was judged, so nothing behind it is there to be read.
+        handle = "" if call.artifact is None or guards_results(state) else handle_of(call.artifact)
         if source is None and not as_of:
             return ok_content(
                 result, call.observed_at_ms, truncated=truncated, trusted=trusted, handle=handle

@@ -31,7 +31,17 @@ def result_due(state: State, call: CallState, now_ms: int) -> bool:
 
 def input_sha256(state: State, call: CallState) -> bytes:
     """The same of an executed call."""
-    return result_sha256(call.tool, call.args_sha256, call.code, call.safe_message, call.result_sha256)
+    version, facts = shown_beside(call)
+    return result_sha256(
+        call.tool, call.args_sha256, call.code, call.safe_message, call.result_sha256, version, facts
+    )
+
+
+def shown_beside(call: CallState) -> tuple[str, dict[str, bytes]]:
+    """What of a success a model is shown beside its data: the version of its source, and facts of the whole of a large one."""
+    if call.outcome != "succeeded" or call.code:
+        return "", {}
+    return "" if call.source is None else call.source.version, call.facts
 
 
 def answer_sha256(state: State) -> bytes:

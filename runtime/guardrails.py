@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from hashlib import sha256
+from types import MappingProxyType
 from typing import Final, Literal
 
 import msgspec
@@ -32,7 +33,8 @@ UNJUDGED_TEXT: Final = "this result could not be checked and was withheld; what 
 class GuardrailQuestion(msgspec.Struct, frozen=True, kw_only=True):
     """What a guardrail may look at. ``tool`` and ``arguments`` are empty for an answer. ``result``: exactly what the model would be
     shown as data, a bounded view of a large one. ``text``: the final answer; of a failed call, the message that the model
-    would be shown, with ``code``. ``tainted_by``: as a policy sees it."""
+    would be shown, with ``code``. ``source_version``: what the tool calls the version of its source, which the model is shown too.
+    ``facts``: what a large result sets as facts, which may come from behind the view. ``tainted_by``: as a policy sees it."""
 
     place: Place
     tenant: str
@@ -44,6 +46,8 @@ class GuardrailQuestion(msgspec.Struct, frozen=True, kw_only=True):
     code: str = ""
     text: str = ""
     tainted_by: Sources = ()
+    source_version: str = ""
+    facts: Mapping[str, JSON] = {}
 
 
 class GuardrailDecision(msgspec.Struct, frozen=True, kw_only=True):
@@ -99,7 +103,18 @@ class Guardrails:
         return tuple(place for place in places if self.at(place) is not None)
 
 
-def result_sha256(tool: str, args_sha256: bytes, code: str, message: str, digest: bytes | None) -> bytes:
-    """What a verdict on a result is about: the tool and its arguments, and what the model would be shown."""
+def result_sha256(
+    tool: str,
+    args_sha256: bytes,
+    code: str,
+    message: str,
+    digest: bytes | None,
+    source_version: str = "",
+    facts: Mapping[str, bytes] = MappingProxyType({}),
+) -> bytes:
+    """What a verdict on a result is about: the tool and its arguments, and what the model would be shown. The last two are in
+    the preimage where there are any."""
     shown = None if digest is None else digest.hex()
-    return sha256(msgspec.json.encode(("result", tool, args_sha256.hex(), code, message, shown))).digest()
+    beside = (source_version, sorted((name, value.hex()) for name, value in facts.items()))
+    preimage = ("result", tool, args_sha256.hex(), code, message, shown, *(beside if any(beside) else ()))
+    return sha256(msgspec.json.encode(preimage)).digest()

@@ -8,7 +8,7 @@ history when its turn was asked for: results of its own turn came after it.
 
 from __future__ import annotations
 
-from typing import Final, Literal, get_args
+from typing import Final, Literal, cast, get_args
 
 import msgspec
 
@@ -20,6 +20,10 @@ Trust = Literal["undeclared", "untrusted", "trusted"]
 
 AfterUntrusted = Literal["policy", "allow", "ask", "deny"]
 """What a tool wants for its calls once the run is tainted: as the policy's rule says, or this instead."""
+
+AfterUntrustedRule = Literal["policy", "allow", "ask", "deny", "policy_ask"]
+"""What a run goes by. ``policy_ask``: of "policy" and "ask", one was pinned and the other is declared now, so the stricter of
+their two answers holds. Nobody declares it."""
 
 RuleAnswer = Literal["allow", "ask", "deny"]
 Risks = tuple[Literal["read", "write", "irreversible"], ...]
@@ -95,12 +99,24 @@ def counted(sources: Sources, rule: Taint | None) -> Sources:
     return tuple(one for one in sources if one.declared)
 
 
-_STRICTER: Final[tuple[AfterUntrusted, ...]] = ("allow", "policy", "ask", "deny")
+_STRICTER: Final[tuple[AfterUntrustedRule, ...]] = ("allow", "policy", "ask", "policy_ask", "deny")
+_STRICTER_ANSWER: Final[tuple[RuleAnswer, ...]] = ("allow", "ask", "deny")
 
 
-def stricter(one: AfterUntrusted, other: AfterUntrusted) -> AfterUntrusted:
-    """Of what was pinned and what is declared now, the stricter."""
+def stricter(one: AfterUntrustedRule, other: AfterUntrustedRule) -> AfterUntrustedRule:
+    """Of what was pinned and what is declared now, the stricter. What the policy's rule would say isn't known here: it may be
+    more than "ask"."""
+    if {one, other} == {"policy", "ask"}:
+        return "policy_ask"
     return one if _STRICTER.index(one) > _STRICTER.index(other) else other
+
+
+def answer_after(word: AfterUntrustedRule, rule: Taint | None, risk: str) -> RuleAnswer:
+    """What becomes of a tainted call whose tool goes by ``word``, under a policy with this rule."""
+    if word not in ("policy", "policy_ask"):
+        return cast("RuleAnswer", word)
+    by_rule: RuleAnswer = "allow" if rule is None else rule.answer(risk)
+    return by_rule if word == "policy" else max("ask", by_rule, key=_STRICTER_ANSWER.index)
 
 
 def refuse_words(trust: object, after_untrusted: object) -> str:

@@ -10,7 +10,7 @@ import msgspec
 
 from .agent_definition import AgentDefinition
 from .canonical import JSON, canonical_bytes, sha256
-from .taint import AfterUntrusted, Trust
+from .taint import AfterUntrustedRule, Trust
 
 if TYPE_CHECKING:
     from .schema import Validator
@@ -124,7 +124,7 @@ class ToolDefinition(msgspec.Struct, frozen=True, kw_only=True, dict=True, forbi
     has_price: bool = False
     rate: tuple[int, int] | None = None
     trust: Trust = "undeclared"
-    after_untrusted: AfterUntrusted = "policy"
+    after_untrusted: AfterUntrustedRule = "policy"
     facts: dict[str, str] = {}
     conditions: tuple[str, ...] = ()
     secret_arguments: dict[str, tuple[str, ...]] = {}

@@ -20,7 +20,9 @@ from boundloop.runtime import events as e
 from boundloop.runtime.agent_spec import agent
 from boundloop.runtime.errors import DeclarationError
 from boundloop.runtime.guardrails import GuardrailDecision, GuardrailQuestion, Guardrails
+from boundloop.runtime.limits import Limits
 from boundloop.runtime.model import ModelInput
+from boundloop.runtime.observed import Observed
 from boundloop.runtime.policy import Policy
 from boundloop.runtime.tool_spec import tool
 
@@ -267,29 +269,109 @@ def test_what_was_withheld_is_not_read_back_by_its_handle(site: Site, withheld: 
     assert (read is None) is withheld
 
 
-def test_a_large_result_is_judged_as_the_model_would_see_it_and_each_part_read_on_by_itself(
-    site: Site,
-) -> None:
+@tool(risk="read", result_bytes_max=1_024)
+async def book() -> str:
+    """A long text with a secret at its end."""
+    return "x" * 5_000 + CANARY
+
+
+def test_of_a_large_result_nothing_is_read_but_the_view_that_was_judged(site: Site) -> None:
     seen: list[str] = []
 
     def judge(question: GuardrailQuestion) -> str:
-        seen.append(f"{question.tool} {CANARY in str(question.result)}")
+        seen.append(question.tool)
         return "deny" if CANARY in str(question.result) else "allow"
 
-    @tool(risk="read", result_bytes_max=1_024)
-    async def book() -> str:
-        """A long text with a secret at its end."""
-        return "x" * 5_000 + CANARY
+    def part(offset: int, limit: int) -> Callable[[ModelInput], Any]:
+        def asks(request: ModelInput) -> Any:
+            handle = msgspec.json.decode(results_in(request)[0].content)["data"]["handle"]
+            return call("read_result", {"handle": handle, "offset": offset, "limit": limit})
 
-    def read_on(request: ModelInput) -> Any:
-        (item,) = results_in(request)
-        handle = msgspec.json.decode(item.content)["data"]["handle"]
-        return call("read_result", {"handle": handle, "offset": 4_900})
+        return asks
 
-    host = site.open([call("book"), read_on, say("done")], [book], policy=policy(result=judge))
-    assert host.run().completed
-    assert seen == ["book False", "read_result True"]
-    assert CANARY not in was_shown(host)
+    script = [call("book"), part(5_001, 6), part(5_007, 5), say("done")]
+    host = site.open(script, [book], policy=policy(result=judge))
+    result = host.run()
+    assert result.completed
+    assert seen == ["book"]
+    assert "canary" not in was_shown(host)
+    assert "read_result" not in [tool.name for tool in host.model.recorded[-1].tools]
+    assert "handle" not in msgspec.json.decode(results_in(host.model.recorded[-1])[0].content)
+    (executed,) = site.of(result.run_id, e.CallExecuted)
+    assert executed.artifact is not None
+    assert executed.result_sha256 is not None
+    whole, view = executed.artifact.hex(), executed.result_sha256.hex()
+    assert asyncio.run(whole_result(site.store, result.run_id, whole)) is not None
+    assert asyncio.run(whole_result(site.store, result.run_id, whole, views=True)) is None
+    assert asyncio.run(whole_result(site.store, result.run_id, view, views=True)) == executed.result
+
+
+def test_a_handle_that_was_guessed_reads_nothing_behind_a_view_that_was_judged(site: Site) -> None:
+    """Once something was compacted there is reading, of what was judged."""
+
+    @tool(risk="read")
+    async def pad(n: int) -> str:
+        """A long one, and not too long."""
+        return "p" * 4_000
+
+    known: list[str] = []
+
+    def reads(request: ModelInput) -> Any:
+        known.append(msgspec.json.decode(results_in(request)[0].content)["data"]["handle"])
+        return call("pad", {"n": 0})
+
+    def guess(request: ModelInput) -> Any:
+        return call("read_result", {"handle": known[0], "offset": 5_001, "limit": 6})
+
+    script = [call("book"), reads, *[call("pad", {"n": n}) for n in range(1, 6)], guess, say("done")]
+    host = site.open(script, [book, pad], policy=policy(result=no_canary))
+    run_id = host.start(limits=Limits(cost="1", context_tokens=6_000, output_tokens_per_request=100))
+    result = host.rest(run_id)
+    assert (result.outcome, result.reason) == ("completed", "final")
+    assert site.of(run_id, e.ContextCompacted)
+    assert site.of(run_id, e.CallExecuted)[-1].code == "unknown_handle"
+
+
+@pytest.mark.parametrize("inline", [True, False])
+def test_facts_of_a_large_result_are_judged_with_it(site: Site, inline: bool) -> None:
+    seen: list[dict[str, Any]] = []
+
+    def judge(question: GuardrailQuestion) -> str:
+        seen.append(dict(question.facts))
+        return "deny" if CANARY in str(question.facts) else "allow"
+
+    @tool(risk="read", result_bytes_max=300, facts={"note": "z"})
+    async def dump(z: str) -> dict[str, str]:
+        """A long one with a fact behind its view."""
+        return {"a": "x" * 3_000, "z": z}
+
+    script = [call("dump", {"z": CANARY}), call("dump", {"z": "fine"}), say("done")]
+    host = site.open(script, [dump], policy=policy(inline=inline, result=judge))
+    result = host.run()
+    assert result.completed
+    assert seen == [{"note": CANARY}, {"note": "fine"}]
+    assert [fact.value for fact in site.of(result.run_id, e.FactRecorded)] == [b'"fine"']
+    assert [one.code for one in site.of(result.run_id, e.ResultBound)] == ["withheld", ""]
+
+
+@pytest.mark.parametrize("inline", [True, False])
+def test_the_version_of_a_source_is_judged_with_its_result(site: Site, inline: bool) -> None:
+    @tool(risk="read", trust="untrusted")
+    async def fetch(version: str) -> Observed[str]:
+        """A page."""
+        return Observed("fine", source_version=version)
+
+    def judge(question: GuardrailQuestion) -> str:
+        return "deny" if CANARY in question.source_version else "allow"
+
+    script = [call("fetch", {"version": f"v {CANARY}"}), call("fetch", {"version": "v2"}), say("done")]
+    host = site.open(script, [fetch], policy=policy(inline=inline, result=judge))
+    result = host.run()
+    assert result.completed
+    assert [one.code for one in site.of(result.run_id, e.ResultBound)] == ["withheld", ""]
+    assert CANARY not in "".join(str(item.content) for item in results_in(host.model.recorded[-1]))
+    first, second = site.of(result.run_id, e.ResultGuarded)
+    assert first.input_sha256 != second.input_sha256
 
 
 def test_declarations_that_are_none_are_refused() -> None:

@@ -12,13 +12,15 @@ from tests.test_pooled_questions import Line, World, in_world
 
 from boundloop.actors.dispatch_wire import encode_answer
 from boundloop.actors.executors import Executors
-from boundloop.actors.guarding import ANSWERS_POOL, GuardAsked, judged
+from boundloop.actors.guarding import ANSWERS_POOL, GuardAsked, judged, place_for
 from boundloop.actors.lines import ExecutorDied, NoAnswer
-from boundloop.actors.pool_spec import shapes
+from boundloop.actors.pool_spec import Pool, shapes
 from boundloop.actors.rungs import CHECK_TIMEOUT_S
 from boundloop.runtime.events import RungVerdict
 from boundloop.runtime.guardrails import GuardrailAnswer, GuardrailDecision, GuardrailQuestion, Guardrails
 from boundloop.runtime.policy import Policy
+from boundloop.runtime.read_result import READ_RESULT
+from boundloop.runtime.tool_spec import tool
 from boundloop.runtime.toolbox import Toolbox
 
 
@@ -40,8 +42,8 @@ ABOUT = GuardAsked(
 )
 
 
-def ask(world: World, asked: GuardAsked = ABOUT) -> asyncio.Task[RungVerdict]:
-    return world.loop.create_task(world.executors.guarded(asked, POLICY, "default"))
+def ask(world: World, asked: GuardAsked = ABOUT, patience_s: float = 0.0) -> asyncio.Task[RungVerdict]:
+    return world.loop.create_task(world.executors.guarded(asked, POLICY, "default", patience_s))
 
 
 @pytest.mark.parametrize("result", [b'{"note":"secret"}', b'{"note":"open"}', None])
@@ -119,7 +121,7 @@ def test_one_that_hangs_on_a_thread_is_unknown_when_its_time_is_over() -> None:
     async def play() -> RungVerdict:
         executors = Executors()
         asked = msgspec.structs.replace(ABOUT, place="answer", tool="", result=None)
-        asking = loop.create_task(executors.guarded(asked, policy, ANSWERS_POOL))
+        asking = loop.create_task(executors.guarded(asked, policy, ANSWERS_POOL, 0.0))
         await loop.advance(int(CHECK_TIMEOUT_S * 1_000) + 1)
         return await asking
 
@@ -136,3 +138,49 @@ def test_answers_are_judged_in_a_pool_that_is_there_without_any_tool() -> None:
     assert shapes({}, {}, Toolbox(), POLICY).keys() == {(ANSWERS_POOL, "sync")}
     inline = Policy(guardrails=POLICY.guardrails)
     assert not shapes({}, {}, Toolbox(), inline)
+
+
+@tool(risk="read", pool="db", timeout_ms=120_000)
+def slow(sql: str) -> str:
+    """A query."""
+    return sql
+
+
+@tool(risk="read", timeout_ms=40_000)
+def plain(text: str) -> str:
+    """Of the default pool."""
+    return text
+
+
+@pytest.mark.parametrize(("patience_s", "patience_ms"), [(0.0, 10_000), (120.0, 120_000)])
+def test_a_place_is_waited_for_as_long_as_a_check_waits(patience_s: float, patience_ms: int) -> None:
+    async def play(world: World, loop: SteppedLoop) -> None:
+        world.free["sync"].clear()
+        asking = ask(world, patience_s=patience_s)
+        await loop.advance(patience_ms - 1)
+        assert not asking.done()
+        await loop.advance(2)
+        assert (await asking).verdict == "unknown"
+
+    in_world(play)
+
+
+def test_where_a_guardrail_is_asked_and_how_long_it_waits_for_a_place() -> None:
+    box = Toolbox([slow, plain])
+    assert place_for(box, box["slow"]) == ("db", 120.0)
+    assert place_for(box, box["plain"]) == (ANSWERS_POOL, 40.0)
+    assert place_for(box, box.spec(READ_RESULT.name)) == (ANSWERS_POOL, 40.0)
+    assert place_for(box, None) == (ANSWERS_POOL, 40.0)
+    assert place_for(Toolbox([slow]), None) == (ANSWERS_POOL, 0.0)
+
+
+def test_the_pool_that_checks_and_judges_read_result_is_there_whatever_pools_the_tools_have() -> None:
+    policies = (
+        Policy(inline=False),
+        Policy(inline=False, guardrails=Guardrails(result=no_secret, revision="g")),
+    )
+    for policy in policies:
+        made = shapes({"db": Pool()}, {}, Toolbox([slow]), policy)
+        assert made.keys() == {("db", "sync"), (READ_RESULT.pool, "sync")}
+    assert READ_RESULT.pool == ANSWERS_POOL
+    assert shapes({"db": Pool()}, {}, Toolbox([slow]), Policy()).keys() == {("db", "sync")}

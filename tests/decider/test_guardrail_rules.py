@@ -406,3 +406,29 @@ def test_a_recorded_verdict_ends_with_the_attempt_that_it_was_about() -> None:
     run.report("c1.0", result=SECRET)
     assert run.phase("c1.0") == "executed"
     assert GuardResult("c1.0") in run.orders()
+
+
+def test_what_a_verdict_is_about_holds_whatever_the_model_is_shown_beside_the_data() -> None:
+    plain = result_sha256("look", bytes(32), "", "", bytes(32))
+    assert plain == result_sha256("look", bytes(32), "", "", bytes(32), "", {})
+    kinds = {
+        plain,
+        result_sha256("look", bytes(32), "", "", bytes(32), "v1"),
+        result_sha256("look", bytes(32), "", "", bytes(32), "v2"),
+        result_sha256("look", bytes(32), "", "", bytes(32), "", {"v1": b'"x"'}),
+        result_sha256("look", bytes(32), "", "", bytes(32), "", {"v1": b'"y"'}),
+    }
+    assert len(kinds) == 5
+
+
+def test_a_verdict_on_another_version_of_the_same_data_changes_nothing() -> None:
+    run = Run(guarded_pins())
+    run.reply(call("get_order", order_id="A"))
+    run.check("c1.0")
+    run.report("c1.0", result=SECRET, source=e.Source("v2", 0))
+    subject = run.call("c1.0")
+    verdict = e.RungVerdict("guardrail", "allow", "", "g1")
+    about = result_sha256(subject.tool, subject.args_sha256, "", "", subject.result_sha256, "v1")
+    given(run).when(Guarded(call="c1.0", verdict=verdict, input_sha256=about), run.now).then_nothing()
+    run.judge_result("c1.0")
+    assert run.bound("c1.0") == ("ok", "")

@@ -13,7 +13,19 @@ from boundloop.runtime.agent_spec import agent
 from boundloop.runtime.errors import DeclarationError
 from boundloop.runtime.model import ResultItem
 from boundloop.runtime.start import NewRunSpec, start_run
-from boundloop.runtime.taint import SOURCES_MAX, Sources, Taint, TaintSource, Trust, added, counted, stricter
+from boundloop.runtime.taint import (
+    SOURCES_MAX,
+    AfterUntrustedRule,
+    Sources,
+    Taint,
+    TaintSource,
+    Trust,
+    added,
+    answer_after,
+    counted,
+    refuse_words,
+    stricter,
+)
 from boundloop.runtime.tool_definition import ToolDefinition
 from boundloop.runtime.tool_spec import tool
 
@@ -216,6 +228,33 @@ def test_the_stricter_declaration_wins() -> None:
     assert stricter("allow", "policy") == "policy"
     assert stricter("deny", "ask") == "deny"
     assert stricter("allow", "ask") == "ask"
+    for word in ("allow", "policy", "ask"):
+        assert stricter("policy_ask", word) == stricter(word, "policy_ask") == "policy_ask"
+    assert stricter("policy", "ask") == stricter("ask", "policy") == "policy_ask"
+    assert stricter("policy_ask", "deny") == "deny"
+
+
+@pytest.mark.parametrize(
+    ("word", "rule", "answer"),
+    [
+        ("policy", Taint(ask=(), deny=("write",)), "deny"),
+        ("policy", Taint(ask=()), "allow"),
+        ("policy", None, "allow"),
+        ("ask", Taint(ask=(), deny=("write",)), "ask"),
+        ("policy_ask", Taint(ask=(), deny=("write",)), "deny"),
+        ("policy_ask", Taint(ask=()), "ask"),
+        ("policy_ask", None, "ask"),
+        ("deny", Taint(ask=()), "deny"),
+    ],
+)
+def test_a_deploy_that_asks_leaves_the_policys_rule_as_strict_as_it_was(
+    word: AfterUntrustedRule, rule: Taint | None, answer: str
+) -> None:
+    assert answer_after(word, rule, "write") == answer
+
+
+def test_asking_or_the_rule_whichever_is_stricter_is_nothing_to_declare() -> None:
+    assert refuse_words("undeclared", "policy_ask") == "after_untrusted"
 
 
 def test_words_that_are_none_are_refused() -> None:

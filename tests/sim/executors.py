@@ -70,7 +70,7 @@ class SimExecutors:
         await passed(self._world.latency_s())
         return rungs.run()
 
-    async def guarded(self, asked: GuardAsked, policy: Policy, pool: str) -> RungVerdict:
+    async def guarded(self, asked: GuardAsked, policy: Policy, pool: str, patience_s: float) -> RungVerdict:
         await passed(self._world.latency_s())
         return judged(policy, asked)
 
