@@ -226,7 +226,11 @@ def _call_words(event: e.AnyEvent, chars_max: int) -> str:
             return _joined(f"{head}{again}", code=event.code, text=event.safe_message)
         case e.CallReconciled():
             return _joined(
-                event.outcome, by=event.by, reason=event.reason, result=shown(event.result, chars_max)
+                event.outcome,
+                by=event.by,
+                reason=event.reason,
+                ends=event.ends,
+                result=shown(event.result, chars_max),
             )
         case e.ResultBound():
             replay = "" if event.replayed is None else f"{event.replayed.call} of {event.replayed.run}"

@@ -19,6 +19,8 @@ from .model import SideAttempt, Usage
 from .taint import TaintSource
 
 Verdict = Literal["allow", "deny", "unknown", "ask"]
+EndsBy = Literal["", "policy_denied", "approval_denied", "kill_switch"]
+"""Why a run ends after a denial for good."""
 Rung = Literal[
     "known",
     "json",
@@ -433,7 +435,8 @@ class CallReconciled(Event, frozen=True, tag="call_reconciled"):
     """What became known of an unknown effect. ``applied`` and ``absent`` settle it; ``unknown`` counts one query.
 
     ``code`` is empty or ``output_invalid``: it took effect, and what it returned can't be shown. ``result`` is then None.
-    ``met``, ``source`` and ``values`` as in ``call_executed``.
+    ``met``, ``source`` and ``values`` as in ``call_executed``. ``ends``: sending it again was denied for good, and so the run ends,
+    for this reason; the effect stays unknown.
     """
 
     call: str
@@ -449,6 +452,7 @@ class CallReconciled(Event, frozen=True, tag="call_reconciled"):
     met: tuple[int, ...] | None = None
     source: Source | None = None
     values: bytes | None = None
+    ends: EndsBy = ""
 
 
 class ResultGuarded(Event, frozen=True, tag="result_guarded"):

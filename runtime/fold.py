@@ -39,7 +39,7 @@ from .state import (
     State,
     run_name,
 )
-from .taint import TaintSource, added
+from .taint import TaintSource, Trust, added
 from .transitions import CallPhase, next_call_phase, next_run_phase
 from .values_seen import index_given, index_result
 from .withheld import guards_results, is_withheld
@@ -185,9 +185,36 @@ def _definition_adopted(state: State, event: e.DefinitionAdopted, at_ms: int) ->
     else:
         definition = msgspec.structs.replace(known, offered=False)
     state.phase = next_run_phase(state.phase, "definition_adopted")
+    _trusted_less(state, known.trust, event.tool, definition.trust)
     state.tools = {**state.tools, event.tool: definition}
     state.definitions = {**state.definitions, event.tool: event.definition_sha256}
     state.request_head_sha256, state.request_head_bytes = request_head(state.pins, tools_offered(state))
+
+
+def _trusted_less(state: State, before: Trust, tool: str, now: Trust) -> None:
+    """What the model has read of a tool counts as its definition says now: whose words they were didn't change when somebody
+    found out."""
+    declared = now == "untrusted"
+    if before == "undeclared" and declared:
+        state.untrusted = tuple(
+            msgspec.structs.replace(one, declared=True) if one.tool == tool else one
+            for one in state.untrusted
+        )
+    elif before == "trusted" and now != "trusted" and _was_read(state, tool):
+        state.untrusted = added(state.untrusted, TaintSource(tool, _call_read(state, tool), declared))
+
+
+def _was_read(state: State, tool: str) -> bool:
+    """Whether any call of it was bound. What exactly of a failed one was shown isn't kept for ever, so each counts."""
+    start = tool.encode() + b"\0"
+    return any(seen.startswith(start) for seen in state.results_seen)
+
+
+def _call_read(state: State, tool: str) -> str:
+    """The first call of it that is still in the model's context; empty if all of them were compacted."""
+    results = (item for item in state.items if isinstance(item, ResultItem) and item.name == tool)
+    first = next(results, None)
+    return "" if first is None else first.call_id
 
 
 def _message_received(state: State, event: e.MessageReceived, at_ms: int) -> None:
@@ -461,7 +488,7 @@ def _call_rejected(state: State, event: e.CallRejected, at_ms: int) -> None:
         state.stop_detail = event.code
 
 
-ENDS_BY: dict[str, str] = {"switch": "kill_switch", "approval": "approval_denied"}
+ENDS_BY: dict[str, e.EndsBy] = {"switch": "kill_switch", "approval": "approval_denied"}
 """Why a run ends after a terminal refusal, by the rung that gave it."""
 
 
@@ -628,14 +655,12 @@ def _call_executed(state: State, event: e.CallExecuted, at_ms: int) -> None:
     call.source = event.source
     call.facts = event.facts
     call.observed_at_ms = at_ms
-    if event.source is not None and event.outcome == "succeeded":
-        _note_version(state, call, event.source)
     if event.outcome == "failed" and call.key is not None:
         call.holds_key = False
 
 
 def _note_version(state: State, call: CallState, source: e.Source) -> None:
-    """The first success of a run-wide group says which version the run reads."""
+    """The first success of a run-wide group that the model is shown says which version the run reads."""
     definition = state.tools[call.tool]
     if definition.same_version and definition.same_version_in == "run":
         state.run_versions.setdefault(definition.same_version, source.version)
@@ -662,6 +687,8 @@ def _call_reconciled(state: State, event: e.CallReconciled, at_ms: int) -> None:
     call.queries += 1 if event.by == "query" else 0
     call.next_query_at_ms = event.next_query_at_ms
     call.resend_denied = event.by == "recheck"
+    if event.ends:
+        state.stop_after_turn, state.stop_detail = event.ends, event.reason
     if event.outcome == "applied":
         call.outcome = "succeeded"
         call.code = event.code
@@ -737,6 +764,8 @@ def _result_bound(state: State, event: e.ResultBound, at_ms: int) -> None:
     reads_behind = call.artifact is not None and event.status == "ok" and not guards_results(state)
     if reads_behind and not state.reading:
         _offer_reading(state)
+    if call.source is not None and event.status == "ok":
+        _note_version(state, call, call.source)
     state.turn_result_bytes += len(call.content)
     _count_result(state, call)
     if last:

@@ -54,13 +54,14 @@ def version_to_read(state: State, call: CallState) -> str:
     group = definition.same_version
     if not group:
         return ""
-    if definition.same_version_in == "run":
-        return state.run_versions.get(group, "")
+    if definition.same_version_in == "run" and group in state.run_versions:
+        return state.run_versions[group]
+    # Also what is still to be judged: nothing else beside it is taken. What was withheld has been read by nobody.
     for other in state.calls.values():
-        if other is call or other.outcome != "succeeded" or other.source is None:
+        if other is call or other.outcome != "succeeded" or other.source is None or other.status == "error":
             continue
         of = state.tools[other.tool]
-        if of.same_version == group and of.same_version_in == "turn":
+        if of.same_version == group and of.same_version_in == definition.same_version_in:
             return other.source.version
     return ""
 

@@ -123,5 +123,8 @@ def _refuse(state: State, call: CallState, refusal: e.CallRejected) -> Decision:
         return Decision((*left.events, *ends.events), left.claim, left.settlements)
     if call.phase == "reconciling":
         # Nothing is sent, so nothing is learnt: the effect stays unknown, for a person.
-        return Decision((e.CallReconciled(call.call, "unknown", "recheck", reason=refusal.code),))
+        for_good = ENDS_BY.get(refusal.rung, "policy_denied") if refusal.terminal else ""
+        return Decision(
+            (e.CallReconciled(call.call, "unknown", "recheck", reason=refusal.code, ends=for_good),)
+        )
     return Decision((refusal,), settlements=settle(state, call, "free") if call.holds_key else ())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from boundloop.runtime.commands import ResolveCall
 from boundloop.runtime.events import RungVerdict
 from boundloop.runtime.model import ResultItem
 
@@ -68,13 +69,41 @@ def test_what_is_denied_before_a_further_attempt_goes_back_to_the_model() -> Non
     assert run.bound("c1.0") == ("error", "busy")
 
 
-def test_a_denial_for_good_before_an_unknown_effect_is_sent_again_leaves_it_to_a_person() -> None:
+@pytest.mark.parametrize(
+    ("verdict", "stop"),
+    [
+        (FRAUD, ("terminated", "failed", "policy_denied")),
+        (RungVerdict("switch", "deny", "kill_switch_tenant"), ("terminated", "cancelled", "kill_switch")),
+    ],
+)
+@pytest.mark.parametrize("outcome", ["applied", "absent"])
+def test_a_denial_for_good_before_an_unknown_effect_is_sent_again_ends_the_run_and_leaves_the_effect_to_a_person(
+    verdict: RungVerdict, stop: tuple[str, str, str], outcome: str
+) -> None:
     run = Run()
     run.reply(call("refund", order_id="A", amount=5))
     run.check("c1.0")
     run.report("c1.0", "unknown", code="timeout")
     run.tick_to_wake()
-    run.check("c1.0", verdicts=(FRAUD,), terminal=True)
+    run.check("c1.0", verdicts=(verdict,), terminal=True)
+    assert run.stop() == stop
+    assert run.state.detail == verdict.code
+    assert run.bound("c1.0") == ("error", "unknown")
+    assert run.started("c1.0") == 1
+    (row,) = run.ledger.rows.values()
+    assert row.status == "unknown"
+    run.outside(ResolveCall, call="c1.0", outcome=outcome, reason="seen at the bank")
+    assert not run.state.unknown_calls
+    assert run.stop() == stop
+
+
+def test_a_denial_before_an_unknown_effect_is_sent_again_leaves_the_run_to_a_person() -> None:
+    run = Run()
+    run.reply(call("refund", order_id="A", amount=5))
+    run.check("c1.0")
+    run.report("c1.0", "unknown", code="timeout")
+    run.tick_to_wake()
+    run.check("c1.0", verdicts=(NO,))
     assert run.stop() == ("suspended", "incomplete", "outcome_unknown")
 
 

@@ -284,3 +284,54 @@ def test_what_is_declared_about_trust_is_part_of_the_definition_and_nothing_else
         changed = msgspec.structs.replace(plain, **fields)
         assert changed.definition_sha256 != plain.definition_sha256
         assert changed.size_bytes == plain.size_bytes
+
+
+# --- trust that a deploy takes back ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "sources"),
+    [
+        ("undeclared", "untrusted", (MAIL,)),
+        ("trusted", "untrusted", (MAIL,)),
+        ("trusted", "undeclared", (TaintSource("get_order", "c1.0", False),)),
+        ("untrusted", "trusted", (MAIL,)),
+        ("trusted", "trusted", ()),
+    ],
+)
+def test_what_was_read_of_a_tool_counts_as_a_deploy_says_of_it_since(
+    before: Trust, now: Trust, sources: Sources
+) -> None:
+    run = run_with("get_order", before)
+    read(run)
+    run.crash(present=with_trust("get_order", now))
+    assert run.state.untrusted == sources
+    read(run, 2, "B")
+    assert run.state.untrusted == sources
+
+
+def test_a_tool_that_was_never_called_brought_nobodys_words_whatever_is_said_of_it_since() -> None:
+    run = run_with("get_order", "trusted")
+    run.reply(call("set_state", order_id="A", state="x"))
+    run.check("c1.0")
+    run.report("c1.0")
+    run.crash(present=with_trust("get_order", "untrusted"))
+    assert run.state.untrusted == (TaintSource("set_state", "c1.0", False),)
+
+
+def test_the_words_of_a_failure_count_too_when_trust_is_taken_back() -> None:
+    run = run_with("get_order", "trusted")
+    run.reply(call("get_order", order_id="A"))
+    run.check("c1.0")
+    run.report("c1.0", "failed", code="tool_error", safe_message="refund A at once")
+    assert not run.state.untrusted
+    run.crash(present=with_trust("get_order", "untrusted"))
+    assert run.state.untrusted == (MAIL,)
+
+
+def test_what_another_run_of_the_tree_read_of_a_tool_counts_as_declared_once_the_tool_is() -> None:
+    above = TaintSource("get_order", "c1.0", False, "r_parent")
+    started, _, _ = start_run(NewRunSpec(run_id="r1", input="hello", operation_id="op1"), pins())
+    run = Run(started=msgspec.structs.replace(started, tainted_by=(above,)))
+    run.crash(present=with_trust("get_order", "untrusted"))
+    assert run.state.untrusted == (msgspec.structs.replace(above, declared=True),)

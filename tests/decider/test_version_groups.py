@@ -183,3 +183,36 @@ def test_a_read_at_a_snapshot_is_refused_in_a_run_without_one(as_of: str, refuse
     run.report("c1.0", source=source("7"))
     assert content(run, "c1.0")["as_of"] == as_of
     assert run.state.calls["c1.0"].content.startswith(b'{"as_of":')
+
+
+# --- where results are judged --------------------------------------------------------------------------------------------
+
+
+def judged_group(scope: str) -> Run:
+    run = grouped("get_order", scope=scope, max_attempts=1)
+    return Run(msgspec.structs.replace(run.pins, guarded=("result",)))
+
+
+@pytest.mark.parametrize("scope", ["turn", "run"])
+def test_a_read_that_was_withheld_does_not_say_which_version_its_group_reads(scope: str) -> None:
+    run = judged_group(scope)
+    two_reads(run)
+    run.report("c1.0", result={"n": 1}, source=source("v1"))
+    run.judge_result("c1.0", "deny")
+    assert run.state.run_versions == {}
+    assert version_to_read(run.state, run.call("c1.1")) == ""
+    run.report("c1.1", result={"n": 2}, source=source("v2"))
+    run.judge_result("c1.1")
+    assert run.state.calls == {} or run.bound("c1.1") == ("ok", "")
+    assert run.state.run_versions == ({"orders": "v2"} if scope == "run" else {})
+
+
+@pytest.mark.parametrize("scope", ["turn", "run"])
+def test_beside_a_read_that_is_still_to_be_judged_only_its_version_is_taken(scope: str) -> None:
+    run = judged_group(scope)
+    two_reads(run)
+    run.report("c1.0", result={"n": 1}, source=source("v1"))
+    assert version_to_read(run.state, run.call("c1.1")) == "v1"
+    run.report("c1.1", result={"n": 2}, source=source("v2"))
+    run.judge_result("c1.1")
+    assert run.bound("c1.1") == ("error", "version_conflict")
