@@ -162,7 +162,7 @@ def shapes(
         name = spec.definition.pool
         for kind in _kinds(spec, groups, policy):
             found[name, kind] = _shape(pools.get(name, Pool()), kind)
-    if toolbox and READ_RESULT.name not in toolbox and not policy.inline:
+    if toolbox and not policy.inline:
         # Its checks and guardrail; the host itself reads. There is something to read once there are tools.
         found[READ_RESULT.pool, CHECKS_KIND] = _shape(pools.get(READ_RESULT.pool, Pool()), CHECKS_KIND)
     if policy.guardrails is not None and policy.guardrails.answer is not None and not policy.inline:

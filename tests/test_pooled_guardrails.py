@@ -169,7 +169,7 @@ def test_where_a_guardrail_is_asked_and_how_long_it_waits_for_a_place() -> None:
     box = Toolbox([slow, plain])
     assert place_for(box, box["slow"]) == ("db", 120.0)
     assert place_for(box, box["plain"]) == (ANSWERS_POOL, 40.0)
-    assert place_for(box, box.spec(READ_RESULT.name)) == (ANSWERS_POOL, 40.0)
+    assert place_for(box, box.spec_of(READ_RESULT)) == (ANSWERS_POOL, 40.0)
     assert place_for(box, None) == (ANSWERS_POOL, 40.0)
     assert place_for(Toolbox([slow]), None) == (ANSWERS_POOL, 0.0)
 
