@@ -73,8 +73,12 @@ def test_what_is_no_price_is_an_unknown_one(answer: Any) -> None:
     assert price_answer(price, {}) is None
 
 
+def at_250(arguments: dict[str, Any]) -> int:
+    return 250
+
+
 def test_a_person_is_shown_the_price(site: Site) -> None:
-    @tool(risk="write", key=("n",), approval="always", price=lambda _: 250, check_inline=True)
+    @tool(risk="write", key=("n",), approval="always", price=at_250, check_inline=True)
     async def pay(n: int) -> dict[str, int]:
         """Pay."""
         return {}
@@ -106,7 +110,7 @@ def test_a_cost_that_is_none_is_the_tools_own_mistake() -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        {"price": lambda _: 1, "cost_micros": 1},
+        {"price": at_250, "cost_micros": 1},
         {"rate": (0, 1_000)},
         {"rate": (1, 0)},
         {"rate": (1_001, 1_000)},
