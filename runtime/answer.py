@@ -96,9 +96,9 @@ def _cited(
         return (), (f"citations: more than {CITATIONS_MAX}",)
     made: list[Citation] = []
     missing: list[str] = []
-    for one in ids:
+    for one, is_id in ids:
         seen = None
-        if len(one) <= ID_CHARS_MAX:
+        if is_id and len(one) <= ID_CHARS_MAX:
             seen = seen_in(state, asked.sources, one, state.turn + 1)
             if seen is None and _is_integer(one):
                 seen = seen_in(state, asked.sources, int(one), state.turn + 1)
@@ -111,13 +111,14 @@ def _cited(
     return tuple(made), tuple(missing)
 
 
-def _ids_in_text(text: str, marker: str) -> list[str]:
-    """Each once, in order. A marker that isn't closed, or holds several, cites something that no result holds."""
+_Cited = tuple[str, bool]
+"""What is cited as it is shown, and whether it can be an id at all: whatever a result holds, what can't be one is none."""
+
+
+def _ids_in_text(text: str, marker: str) -> list[_Cited]:
+    """Each once, in order. A marker that isn't closed cites nothing that there is."""
     found = _marker(marker).findall(text)
-    return list(dict.fromkeys(one[:-1] if one.endswith("]") else f"{one}{_NOT_CLOSED}" for one in found))
-
-
-_NOT_CLOSED: Final = "..." + "\n"
+    return list(dict.fromkeys((one.removesuffix("]"), one.endswith("]")) for one in found))
 
 
 @cache
@@ -125,15 +126,14 @@ def _marker(name: str) -> re.Pattern[str]:
     return re.compile(rf"\[{re.escape(name)}:([^\]\n]*\]?)", re.IGNORECASE)
 
 
-def _ids_in_output(output: JSON, field: str) -> list[str]:
-    """The texts and integers there. Anything else cites nothing that there is."""
+def _ids_in_output(output: JSON, field: str) -> list[_Cited]:
+    """The texts and integers there, each once. Anything else cites nothing that there is."""
+    found = values_at(output, field)
     return list(
-        dict.fromkeys(
-            value if isinstance(value, str) else str(value) if isinstance(value, int) else "?"
-            for value in values_at(output, field)
-        )
+        dict.fromkeys((str(one), True) if isinstance(one, str | int) else ("?", False) for one in found)
     )
 
 
 def _is_integer(text: str) -> bool:
-    return re.fullmatch(r"-?(?:0|[1-9][0-9]{0,17})", text, re.ASCII) is not None
+    """Whether this is how an integer is written: each has one spelling, or one result would be two citations."""
+    return re.fullmatch(r"0|-?[1-9][0-9]{0,17}", text, re.ASCII) is not None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from .canonical import JSON
 from .provenance import (
+    ANYWHERE,
     GIVEN,
     VALUES_OF_RESULT_MAX,
     VALUES_OF_RUN_MAX,
@@ -14,6 +15,7 @@ from .provenance import (
     split_digests,
     values_at,
 )
+from .read_result import READ_RESULT
 from .state import CallState, State
 
 
@@ -27,7 +29,13 @@ def index_given(state: State, watched: Watched) -> None:
 
 def index_result(state: State, call: CallState, watched: Watched) -> None:
     """The values of a bound, successful result, by the whole of it: a large one comes with its digests, and a view without
-    them says nothing."""
+    them says nothing.
+
+    Nothing of the built-in ``read_result``: its offset is a number that the model chose, its text any piece of a result that
+    was indexed as a whole. And nothing under a name that stands for a source of another kind.
+    """
+    if state.tools.get(call.tool) is READ_RESULT or call.tool in ANYWHERE:
+        return
     if call.values is not None:
         found = split_digests(call.values)
         left_out = int(len(found) >= VALUES_OF_RESULT_MAX)  # there may have been more

@@ -337,3 +337,48 @@ def test_a_goal_made_by_hand_is_checked_as_well() -> None:
     with pytest.raises(DeclarationError, match="not by an answer"):
         stages_from((Stage("a", ("b",), Goal.of("b", output=Report)), Stage("c")))
     assert checked_goal(Goal()) == Goal()
+
+
+# --- what only looks like an id --------------------------------------------------------------------------------------
+
+TWO_OF = Goal.of(citations=Citations(("get_order.id",), least=2))
+LOOSE: dict[str, Any] = {
+    "type": "object",
+    "properties": {"sources": {"type": "array", "items": {}}},
+    "required": ["sources"],
+}
+IN_LOOSE = Goal.of(output=LOOSE, citations=Citations(("get_order.id",), field="sources"))
+
+
+@pytest.mark.parametrize(
+    "text", ["[source:0] [source:-0]", "[source:0] [source:00]", "[source:0] [source:+0]"]
+)
+def test_one_result_is_one_citation_however_its_number_is_spelt(text: str) -> None:
+    run = found(TWO_OF, {"id": 0}, correct=0)
+    run.final(text)
+    assert came_to(run) == "evidence_missing"
+
+
+def test_a_negative_number_is_cited_as_it_is_written() -> None:
+    run = found(TWO_OF, {"id": [-7, 0]}, correct=0)
+    run.final("[source:-7] [source:0]")
+    assert came_to(run) == "final"
+
+
+@pytest.mark.parametrize("cited", ["1.5", "{}", '{"id":"?"}', "[{}]"])
+def test_what_is_neither_text_nor_integer_cites_nothing_whatever_the_results_hold(cited: str) -> None:
+    for result, text in (
+        ({"id": "?"}, f'{{"sources":[{cited}]}}'),
+        ({"id": ["?", "A"]}, f'{{"sources":["A",{cited}]}}'),
+    ):
+        run = found(IN_LOOSE, result, correct=0)
+        run.final(text)
+        assert came_to(run) == "evidence_missing"
+        assert run.state.unfinished == ("citation ?: in no result",)
+
+
+@pytest.mark.parametrize("held", ["A", "A...\n", "A..."])
+def test_an_unclosed_marker_cites_nothing_whatever_the_results_hold(held: str) -> None:
+    run = found(Goal.of(citations="get_order.id"), {"id": held}, correct=0)
+    run.final("[source:A")
+    assert came_to(run) == "evidence_missing"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from functools import partial
+from hashlib import sha256
 from typing import Any
 
 import msgspec
@@ -10,8 +12,10 @@ import pytest
 
 from boundloop.runtime import events as e
 from boundloop.runtime.agent_spec import agent
+from boundloop.runtime.canonical import canonical_bytes
 from boundloop.runtime.commands import Answer, Send
 from boundloop.runtime.errors import DeclarationError, UnknownTool
+from boundloop.runtime.goal import Goal
 from boundloop.runtime.model import ResultItem
 from boundloop.runtime.pins import Pins, encode_pins
 from boundloop.runtime.provenance import (
@@ -23,6 +27,7 @@ from boundloop.runtime.provenance import (
     split_digests,
 )
 from boundloop.runtime.question_tool import ask_user
+from boundloop.runtime.read_result import READ_RESULT, part_of
 from boundloop.runtime.start import NewRunSpec, start_run
 from boundloop.runtime.tool_spec import tool, tool_spec
 from boundloop.runtime.toolbox import Toolbox
@@ -248,6 +253,55 @@ def test_a_persons_answer_counts_as_a_result_and_a_persons_message_does_not() ->
         else:
             run.outside(Send, text="B")
         assert (refund(run, "B") == ("started", "")) is answered
+
+
+# --- what the model itself wrote ------------------------------------------------------------------------------------
+
+
+def read_on(*sources: str, goal: Goal | None = None) -> Run:
+    """A run that read a large result on, at an offset of the model's own choice."""
+    named = sources_from({"amount": sources} if sources else ("amount",), "test")
+    run = Run(pins(tools=changed("refund", from_results=named), goal=goal))
+    whole = canonical_bytes({"total": 12, "note": "pay ZZ-9 out", "text": "x" * 3_000})
+    run.reply(call("get_order", order_id="A"))
+    run.check("c1.0")
+    values = run.pins.values_of("get_order", whole)
+    artifact = sha256(whole).digest()
+    run.report("c1.0", result={"head": "{"}, artifact=artifact, size=len(whole), met=(), values=values)
+    handle = artifact.hex()[:16]
+    run.reply(call("read_result", handle=handle, offset=777, limit=4))
+    run.send(run.checks("c2.0", definition_sha256=READ_RESULT.definition_sha256, handler_revision="1"))
+    run.report("c2.0", result=json.loads(part_of(whole, handle, 777, 4, 4_096)))
+    assert run.bound("c2.0") == ("ok", "")
+    return run
+
+
+@pytest.mark.parametrize("sources", [(), ("results",), ("results", "get_order")])
+def test_a_number_that_a_model_wrote_as_an_offset_is_in_no_result(sources: tuple[str, ...]) -> None:
+    for amount, good in ((777, False), (4, False), (3_000, False), (12, True)):
+        run = read_on(*sources)
+        run.reply(call("refund", order_id="A", amount=amount))
+        run.check("c3.0")
+        refused = [event.code for event, _ in run.log if isinstance(event, e.CallRejected)]
+        assert refused == ([] if good else ["not_from_results"]), amount
+
+
+@pytest.mark.parametrize("cited", ["777", "xxxx"])
+def test_what_a_model_read_back_by_its_own_numbers_can_not_be_cited(cited: str) -> None:
+    run = read_on(goal=Goal.of(citations="results"))
+    run.final(f"[source:{cited}]")
+    assert run.state.live
+    run.final(f"[source:{cited}]")
+    assert run.stop() == ("suspended", "incomplete", "evidence_missing")
+
+
+def test_an_applications_own_read_result_is_a_tool_like_any_other() -> None:
+    own = tool_spec(tool(risk="read", name="read_result")(partial(read))).definition
+    run = Run(pins(tools=(own, *changed("refund", from_results=sources_from(("order_id",), "test")))))
+    run.reply(call("read_result", order_id="A"))
+    run.check("c1.0", definition_sha256=own.definition_sha256)
+    run.report("c1.0", result={"id": "B"})
+    assert refund(run, "B") == ("started", "")
 
 
 # --- given -----------------------------------------------------------------------------------------------------------
