@@ -48,7 +48,7 @@ from ..runtime.events import AnyEvent, RungVerdict
 from ..runtime.facts import facts_in
 from ..runtime.fold import evolve
 from ..runtime.goal import predicates_met
-from ..runtime.guarded import answer_guarded
+from ..runtime.guarded import answer_checked
 from ..runtime.ledger import LedgerRow
 from ..runtime.orders import (
     AskParent,
@@ -165,7 +165,7 @@ class RunDriver:
         self._turned_at = self._loop.time()
         self._stopping = False
         guardrails = around.gate.policy.guardrails
-        self._held_back = answer_guarded(state) and not (guardrails is not None and guardrails.provisional)
+        self._held_back = answer_checked(state) and not (guardrails is not None and guardrails.provisional)
         self._store_failures = 0
         self._broken: BaseException | None = None
         self.durable = self._loop.create_future()

@@ -14,7 +14,8 @@ import msgspec
 from .canonical import JSON
 from .errors import CallerError
 from .goal import Citations, Goal
-from .provenance import values_at
+from .provenance import GIVEN, RESULTS, values_at
+from .read_result import READ_RESULT
 from .state import State
 from .strict_json import parse_value
 from .values_seen import first_invented, seen_in
@@ -86,6 +87,32 @@ def answer_missing(state: State) -> tuple[str, ...]:
         return answer_of(state, state.last_text).missing
     parts = (("output", goal.output), ("citations", goal.citations))
     return tuple(name for name, asked in parts if asked is not None)
+
+
+def source_missing(state: State) -> str:
+    """A source that every answer needs and that holds nothing and never will: its tool isn't offered, neither now nor later.
+    Empty if there is none."""
+    goal = state.pins.goal
+    if goal is None or not asks_of_answer(goal):
+        return ""
+    for sources in goal.needed:
+        if not any(_may_hold(state, source.partition(".")[0]) for source in sources):
+            return sources[0]
+    return ""
+
+
+def _may_hold(state: State, source: str) -> bool:
+    if source == GIVEN:
+        return bool(state.given)
+    ahead = {name for stage in state.pins.stages[state.stage :] for name in stage.tools}
+    held = {seen.tool for seen in state.sources_seen}
+    for name, tool in state.tools.items():
+        if name != source and (source != RESULTS or tool.kind == "agent"):
+            continue
+        to_come = tool.offered and (not state.pins.stages or name in ahead)
+        if tool is not READ_RESULT and (to_come or name in held):
+            return True
+    return False
 
 
 def _cited(

@@ -111,6 +111,17 @@ class Goal(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
 
         return None if self.output is None else compile_schema(self.output)
 
+    @cached_property
+    def needed(self) -> tuple[tuple[str, ...], ...]:
+        """The sources of all that every answer has to hold: without one of each no answer can count."""
+        from .output_paths import must_hold
+
+        output = self.output or {}
+        named = [sources for path, sources in self.from_results.items() if must_hold(output, path)]
+        if self.citations is not None and self.citations.least:
+            named.append(self.citations.sources)
+        return tuple(named)
+
     @property
     def watched(self) -> dict[str, tuple[str, ...]]:
         """The sources that the answer is held against."""

@@ -9,6 +9,7 @@ from typing import Any, Final, cast
 from .canonical import JSON, canonical_bytes
 from .errors import CallerError, DeclarationError
 from .goal import Citations, Evidence, Goal
+from .output_paths import declared_at, holds_values
 from .provenance import ANYWHERE, GIVEN, sources_from
 
 EVIDENCE_COUNT_MAX: Final = 1_000
@@ -37,6 +38,8 @@ def made_goal(
         except CallerError as error:
             raise DeclarationError("goal_value", f"not JSON: {error.code}", path=item.tool) from error
     schema = None if output is None else _schema(output)
+    for path in sources:
+        _refuse_path(schema or {}, path, "goal.from_results")
     return Goal(made, schema, sources, None if citations is None else _citations(citations, schema))
 
 
@@ -60,6 +63,15 @@ def _schema(output: object) -> dict[str, Any]:
     return cast("dict[str, Any]", schema)
 
 
+def _refuse_path(schema: dict[str, Any], path: str, where: str) -> None:
+    """A slip in a path would switch its check off, and nobody would be told."""
+    nodes = declared_at(schema, path)
+    if not nodes:
+        raise DeclarationError("goal_path", "the output declares no such field", path=f"{where}.{path}"[:256])
+    if not any(holds_values(node) for node in nodes):
+        raise DeclarationError("goal_path", "no text or number stands there", path=f"{where}.{path}"[:256])
+
+
 def _citations(given: object, schema: dict[str, Any] | None) -> Citations:
     made = Citations((given,)) if isinstance(given, str) else given
     if not isinstance(made, Citations):
@@ -74,6 +86,8 @@ def _citations(given: object, schema: dict[str, Any] | None) -> Citations:
         )
     if field and schema is None:
         raise DeclarationError("goal_citations", "a field of an output needs one", path="goal.citations")
+    if field:
+        _refuse_path(schema or {}, field, "goal.citations")
     if type(made.least) is not int or not 0 <= made.least <= LEAST_MAX:
         raise DeclarationError("goal_citations", f"least is from 0 to {LEAST_MAX}", path="goal.citations")
     return Citations(sources, made.marker, made.field, made.least)

@@ -54,6 +54,11 @@ def answer_guarded(state: State) -> bool:
     return "answer" in state.pins.guarded
 
 
+def answer_checked(state: State) -> bool:
+    """Whether something may still say no to a final answer of this run: a guardrail, a goal, or a stage before the last."""
+    return answer_guarded(state) or state.pins.goal is not None or bool(state.pins.stages)
+
+
 def guarded(state: State, command: Guarded, now_ms: int) -> Decision:
     """A verdict arrived. One about anything but what is to be judged now changes nothing."""
     verdict = command.verdict

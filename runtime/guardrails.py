@@ -66,8 +66,8 @@ class Guardrails:
 
     ``call``: asked about each call after the policy, again before each dispatch that is checked again. ``result``: about
     each result before the model sees it, replayed ones too. ``answer``: about a final answer before the run completes.
-    ``provisional``: provisional text of a model is shown before its answer is judged; else it is held back where an ``answer``
-    guardrail is. Raises ``DeclarationError``.
+    ``provisional``: provisional text of a model is shown before its answer counts; else it is held back where an ``answer``
+    guardrail is, and where a goal or stages ask for evidence, with any guardrails or none. Raises ``DeclarationError``.
     """
 
     __slots__ = ("answer", "call", "provisional", "result", "revision")

@@ -15,7 +15,7 @@ from .errors import HistoryRefused
 from .goal import Evidence, Goal
 from .limits import LimitValues
 from .prices import Price
-from .provenance import Watched, watched_by
+from .provenance import Watched, joined_digests, watched_by
 from .side_bounds import SideBounds
 from .stage_definition import StageDefinition
 from .tool_definition import ToolDefinition
@@ -63,7 +63,9 @@ class Pins(
     def values_of(self, tool: str, whole: bytes) -> bytes | None:
         """Of a result too large for the log, what is watched in the whole of it; None where nothing is."""
         watched = self.watched
-        return None if watched is None else b"".join(watched.digests(tool, is_agent=False, result=whole)[0])
+        return (
+            None if watched is None else joined_digests(*watched.digests(tool, is_agent=False, result=whole))
+        )
 
     def tools_offered(self, stage: int) -> tuple[ToolDefinition, ...]:
         """What the run's own model may call in this stage (0 without stages); the others are there for its agents, or for

@@ -31,6 +31,15 @@ DIGEST_BYTES: Final = 16
 VALUES_OF_RESULT_MAX: Final = 1_024
 """Values of one result that are indexed, the first ones; for the digests of a large result that is 16 KiB in its event."""
 
+PLACES_OF_RESULT_MAX: Final = 65_536
+"""Places of one result that are looked at for values, over all that is asked of it."""
+
+INDEXED_BYTES_MAX: Final = 16 * 1_024 * 1_024
+"""A result larger than this isn't indexed: to parse it alone would take a good part of a host's lease."""
+
+CUT: Final = bytes(DIGEST_BYTES)
+"""Behind the digests of a large result in its event where some were left out; no value has this digest."""
+
 VALUES_OF_RUN_MAX: Final = 32_768
 SOURCES_MAX: Final = 16
 PATH_MAX: Final = 8
@@ -66,20 +75,32 @@ class Watched:
     def __bool__(self) -> bool:
         return self._anywhere or bool(self._of_tool)
 
-    def digests(self, tool: str, *, is_agent: bool, result: bytes) -> tuple[list[bytes], int]:
-        """The digests of a result's values that are asked for, each once, and how many were left out. ``result`` is canonical
-        JSON, the whole of it."""
+    def digests(self, tool: str, *, is_agent: bool, result: bytes) -> tuple[list[bytes], bool]:
+        """The digests of a result's values that are asked for, each once, and whether some were left out. ``result`` is canonical
+        JSON, the whole of it. What it costs is bounded whatever a tool returns, since a host's loop waits for it."""
         asked = list(self._of_tool.get(tool, ()))
         if self._anywhere and not is_agent and tool != GIVEN:
             asked.append((RESULTS, ()))
         if not asked:
-            return [], 0
+            return [], False
+        if len(result) > INDEXED_BYTES_MAX:
+            return [], True
         whole = decode_canonical(result)
-        found: dict[bytes, None] = {}
+        found: list[bytes] = []
+        looked_at = 0
         for source, path in asked:
-            for value in _values(_at(whole, path)):
-                found[digest(source, value)] = None
-        return list(found)[:VALUES_OF_RESULT_MAX], max(0, len(found) - VALUES_OF_RESULT_MAX)
+            known: set[str | int | float] = set()
+            for value in _places(whole, path):
+                looked_at += 1
+                if looked_at > PLACES_OF_RESULT_MAX:
+                    return found, True
+                if not isinstance(value, str | int | float) or value in known:
+                    continue
+                if len(found) == VALUES_OF_RESULT_MAX:
+                    return found, True
+                known.add(value)
+                found.append(digest(source, value))
+        return found, False
 
 
 def digest(source: str, value: JSON) -> bytes:
@@ -97,39 +118,41 @@ def split_digests(joined: bytes) -> list[bytes]:
     return [joined[at : at + DIGEST_BYTES] for at in range(0, len(joined), DIGEST_BYTES)]
 
 
+def joined_digests(found: list[bytes], left_out: bool) -> bytes:
+    """How an event holds them."""
+    return b"".join((*found, CUT) if left_out else found)
+
+
 def values_at(value: JSON, path: str) -> Iterator[JSON]:
     """The texts, numbers and objects at a dotted path, those in lists too."""
-    return _values(_at(value, tuple(path.split("."))), into_objects=False)
+    places = _places(value, tuple(path.split(".")), into_objects=False)
+    return (one for one in places if one is not None)
 
 
-def _at(value: JSON, path: tuple[str, ...]) -> list[JSON]:
-    """What stands at a path. Lists on the way are passed through, as deep as they are nested."""
-    here: list[JSON] = [value]
-    for field in path:
-        found: list[JSON] = []
-        stack = here[::-1]
-        while stack:
-            one = stack.pop()
-            if isinstance(one, dict):
-                if field in one:
-                    found.append(one[field])
-            elif isinstance(one, list):
-                stack.extend(reversed(one))
-        here = found
-    return here
-
-
-def _values(found: list[JSON], *, into_objects: bool = True) -> Iterator[JSON]:
-    """Texts and numbers, in their order, however deep; or down to objects alone, which are given then."""
-    stack = found[::-1]
+def _places(whole: JSON, path: tuple[str, ...], *, into_objects: bool = True) -> Iterator[JSON]:
+    """Each place that is looked at on the way to a path and from there on, in order, however deep: the text or number there,
+    None where none is. From the path on down to texts and numbers, or down to objects alone, which are given then. Lists are
+    passed through."""
+    stack: list[tuple[Iterator[JSON], int]] = [(iter((whole,)), 0)]
     while stack:
-        one = stack.pop()
-        if isinstance(one, dict) and into_objects:
-            stack.extend(reversed(list(one.values())))
-        elif isinstance(one, list):
-            stack.extend(reversed(one))
-        elif one is not None and not isinstance(one, bool):
-            yield one
+        places, at = stack[-1]
+        for one in places:
+            inside: Iterator[JSON] | None = None
+            if isinstance(one, list):
+                inside = iter(one)
+            elif isinstance(one, dict) and at < len(path):
+                inside = iter((one[path[at]],)) if path[at] in one else None
+            elif isinstance(one, dict) and into_objects:
+                inside = iter(one.values())
+            elif at == len(path) and not isinstance(one, bool):
+                yield one
+                continue
+            yield None
+            if inside is not None:
+                stack.append((inside, at + (isinstance(one, dict) and at < len(path))))
+                break
+        else:
+            stack.pop()
 
 
 # --- declarations --------------------------------------------------------------------------------------------------
@@ -193,6 +216,6 @@ def given_bytes(given: object) -> bytes:
         raise DeclarationError(
             "option_size", f"{len(encoded)} bytes, at most {GIVEN_BYTES_MAX}", path="given"
         )
-    if sum(1 for _ in _values([cast(JSON, given)])) > VALUES_OF_RESULT_MAX:
+    if sum(value is not None for value in _places(cast(JSON, given), ())) > VALUES_OF_RESULT_MAX:
         raise DeclarationError("option_size", f"at most {VALUES_OF_RESULT_MAX} values", path="given")
     return encoded

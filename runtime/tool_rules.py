@@ -8,6 +8,7 @@ from typing import Final, cast, get_args
 from .canonical import CanonicalRefused
 from .declared_paths import CONDITIONS_EACH_MAX, FACTS_EACH_MAX, PATH_CHARS_MAX, is_fact_name
 from .errors import DeclarationError, IrreversibleNeedsKey
+from .provenance import ANYWHERE
 from .taint import refuse_words
 from .tool_definition import ApprovalRule, FarSide, Fence, Risk, ToolDefinition
 
@@ -24,6 +25,7 @@ RATE_WINDOW_MS_MAX: Final = 86_400_000
 
 def refuse_contradictions(definition: ToolDefinition, *, is_async: bool) -> None:
     """Raise `DeclarationError` for the first contradiction; `path` is the tool's name and the field."""
+    _refuse_name(definition)
     _refuse_unknown_words(definition)
     _refuse_trust(definition)
     _refuse_numbers(definition)
@@ -55,6 +57,12 @@ def refuse_contradictions(definition: ToolDefinition, *, is_async: bool) -> None
         _ = definition.definition_sha256
     except CanonicalRefused as error:
         raise _refusal(definition, error.path, "not_canonical", error.message) from error
+
+
+def _refuse_name(definition: ToolDefinition) -> None:
+    if definition.name in ANYWHERE:
+        # Its results would be taken for what that word says of where a value came from.
+        raise _refusal(definition, "name", "tool_name", "as a source of values this word is no tool's")
 
 
 def _refusal(definition: ToolDefinition, field: str, code: str, message: str) -> DeclarationError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from . import events as e
-from .answer import answer_of
+from .answer import answer_of, source_missing
 from .binding import check_bindings
 from .commands import ModelReplied
 from .context import compaction, fits, forced_compaction, input_tokens_bound, request_sha256
@@ -57,6 +57,9 @@ def _reason_to_stop(state: State) -> Decision | None:
         failed = _failed_for_good(state)
         if failed:
             return stop(state, "tool_failed", failed)
+    source = source_missing(state)
+    if source:
+        return stop(state, "blocked", f"{source} is not offered")
     if counters.hosted_calls > limits.hosted_calls:
         return stop(state, "max_tool_calls", "hosted_calls")
     if counters.denials > limits.denials:

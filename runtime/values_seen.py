@@ -5,8 +5,8 @@ from __future__ import annotations
 from .canonical import JSON
 from .provenance import (
     ANYWHERE,
+    CUT,
     GIVEN,
-    VALUES_OF_RESULT_MAX,
     VALUES_OF_RUN_MAX,
     Seen,
     Sources,
@@ -38,7 +38,8 @@ def index_result(state: State, call: CallState, watched: Watched) -> None:
         return
     if call.values is not None:
         found = split_digests(call.values)
-        left_out = int(len(found) >= VALUES_OF_RESULT_MAX)  # there may have been more
+        left_out = found[-1:] == [CUT]
+        del found[len(found) - left_out :]
     elif call.result is None or call.met is not None or call.artifact is not None:
         return
     else:

@@ -10,11 +10,15 @@ import msgspec
 import pytest
 from tests.stepped_runtime import Site, Stepped, has
 
+from boundloop.actors.host import Host
 from boundloop.actors.result import Result
+from boundloop.adapters.port import Progress, TextDelta
 from boundloop.adapters.script import attempts, call, calls, say
 from boundloop.runtime import events as e
 from boundloop.runtime.errors import DeclarationError, UnknownTool
 from boundloop.runtime.goal import Citations, Evidence, Goal
+from boundloop.runtime.guardrails import Guardrails
+from boundloop.runtime.policy import Policy
 from boundloop.runtime.stage_spec import Stage
 from boundloop.runtime.tool_spec import tool
 
@@ -63,6 +67,36 @@ def site() -> Iterator[Site]:
     site = Site()
     yield site
     site.close()
+
+
+@pytest.mark.parametrize("provisional", [None, False, True])
+@pytest.mark.parametrize(
+    ("asked", "checked"),
+    [
+        ({"goal": "submit"}, True),
+        ({"goal": Goal.of(citations="get_order.order_id")}, True),
+        ({"stages": STAGES}, True),
+        ({}, False),
+    ],
+)
+def test_provisional_text_is_held_back_where_evidence_is_asked_unless_the_host_wants_it(
+    site: Site,
+    asked: dict[str, Any],
+    checked: bool,
+    provisional: bool | None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    heard: list[object] = []
+
+    def hear(self: Host, run_id: str, item: Progress) -> None:
+        heard.append(item)
+
+    monkeypatch.setattr(Host, "progress", hear)
+    shows = Guardrails(provisional=bool(provisional), revision="shows")
+    policy = Policy() if provisional is None else Policy(guardrails=shows)
+    host = site.open([say("It is refunded"), say("It is, really")], Shop().tools(), policy=policy)
+    assert host.run(**asked).completed is not checked
+    assert any(isinstance(item, TextDelta) for item in heard) is (provisional is True or not checked)
 
 
 def offered(host: Stepped) -> list[tuple[str, ...]]:

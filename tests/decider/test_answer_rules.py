@@ -11,6 +11,7 @@ import pytest
 from boundloop.actors.result import result_of
 from boundloop.runtime.agent_spec import agent
 from boundloop.runtime.answer import CITATIONS_MAX, Citation
+from boundloop.runtime.commands import Resume
 from boundloop.runtime.errors import DeclarationError
 from boundloop.runtime.events import Source
 from boundloop.runtime.goal import Citations, Evidence, Goal
@@ -304,6 +305,127 @@ def test_a_goal_of_evidence_alone_is_pinned_as_it_was() -> None:
 
 
 ODD: Any = 5
+TEXT = {"type": "string"}
+
+
+def members(properties: dict[str, Any], *required: str, **more: Any) -> dict[str, Any]:
+    """A schema of an object."""
+    return {"type": "object", "properties": properties, "required": list(required), **more}
+
+
+def rows_of(item: Any, least: int = 0) -> dict[str, Any]:
+    return {"type": "array", "items": item, "minItems": least}
+
+
+LEAF = {"$defs": {"leaf": members({"id": {"anyOf": [TEXT, {"type": "null"}]}})}}
+
+
+@pytest.mark.parametrize(
+    ("output", "path"),
+    [
+        (Report, "sources"),
+        (list[Report], "order_id"),
+        (Report | None, "order_id"),
+        (dict[str, int], "total"),
+        (members({"rows": rows_of(rows_of(members({"id": TEXT})))}), "rows.id"),
+        (members({"row": {"$ref": "#/$defs/leaf"}}, **LEAF), "row.id"),
+        (members({"row": {"oneOf": [{"$ref": "#/$defs/leaf"}, {"type": "null"}]}}, **LEAF), "row.id"),
+        (members({"row": {"type": "array", "prefixItems": [TEXT, members({"id": TEXT})]}}), "row.id"),
+        (members({"any": {}}), "any"),
+        (members({"how": {"enum": ["a", None]}}), "how"),
+    ],
+)
+def test_a_path_that_the_output_declares_is_taken(output: Any, path: str) -> None:
+    assert Goal.of(output=output, from_results=(path,)).from_results == {path: ("results", "given")}
+    assert Goal.of(output=output, citations=Citations(("a",), field=path)).citations is not None
+
+
+# --- sources that aren't there ---------------------------------------------------------------------------------------
+
+
+def asks_for(path: str, schema: Any, source: Any = "nosuch.id") -> Goal:
+    return Goal.of(output=schema, from_results={path: source})
+
+
+MUST = members({"id": TEXT}, "id")
+
+
+@pytest.mark.parametrize(
+    ("goal", "blocked"),
+    [
+        (Goal.of(citations="nosuch.id"), True),
+        (Goal.of(citations=Citations(("nosuch.id", "gone"))), True),
+        (Goal.of(citations=Citations(("nosuch.id", "get_order.id"))), False),
+        (Goal.of(citations=Citations(("nosuch.id",), least=0)), False),
+        (Goal.of(citations="read_result"), True),
+        (Goal.of(citations="results"), False),
+        (Goal.of("get_order", citations="nosuch.id"), True),
+        (asks_for("id", MUST), True),
+        (asks_for("id", MUST, ("nosuch", "results")), False),
+        (asks_for("id", MUST, ("nosuch", "given.id")), True),
+        (asks_for("id", members({"id": TEXT})), False),
+        (asks_for("id", members({"id": {"type": ["string", "null"]}}, "id")), False),
+        (asks_for("id", {"anyOf": [MUST, {"type": "null"}]}), False),
+        (asks_for("id", {"anyOf": [MUST, members({"id": {"type": "integer"}}, "id")]}), True),
+        (asks_for("id", rows_of(MUST)), False),
+        (asks_for("id", rows_of(MUST, 1)), True),
+        (asks_for("row.id", members({"row": {"$ref": "#/$defs/r"}}, "row", **{"$defs": {"r": MUST}})), True),
+    ],
+)
+def test_an_answer_that_can_never_count_for_want_of_its_source_is_not_asked_for(
+    goal: Goal, blocked: bool
+) -> None:
+    run = Run(pins(goal=goal))
+    assert run.stop()[1:] == (("incomplete", "blocked") if blocked else ("", ""))
+    if blocked:
+        assert run.state.detail.endswith("is not offered")
+        run.outside(Resume)
+        assert run.stop()[2] == "blocked"
+
+
+def test_nothing_can_be_cited_where_only_models_speak() -> None:
+    plain = family_pins()
+    agents = tuple(one for one in plain.tools if one.kind == "agent")
+    run = Run(msgspec.structs.replace(plain, goal=Goal.of(citations="results"), tools=agents))
+    assert run.stop()[2] == "blocked"
+    assert Run(pins(goal=Goal.of(citations="results"), tools=())).stop()[2] == "blocked"
+
+
+def test_a_source_of_a_later_stage_is_there_and_one_of_a_stage_that_was_left_only_with_what_it_brought() -> (
+    None
+):
+    stages = stages_from((Stage("one", ("credit_check",), "credit_check"), Stage("two", ("get_order",))))
+    for sources, result, blocked in (
+        ("get_order.id", {}, False),
+        ("credit_check.id", {"id": "A"}, False),
+        ("credit_check.id", {"other": "A"}, True),
+        ("results", {}, False),
+    ):
+        goal = Goal.of(citations=sources)
+        run = Run(msgspec.structs.replace(pins(goal=goal), stages=stages))
+        assert run.state.reason == ""
+        run.reply(call("credit_check", order_id="A"))
+        run.check("c1.0")
+        run.report("c1.0", result=result)
+        assert (run.state.reason == "blocked") is blocked, (sources, result)
+
+
+def test_a_source_that_a_deploy_dropped_blocks_unless_it_was_read_before() -> None:
+    for read in (False, True):
+        run = Run(pins(goal=Goal.of(citations="get_order.id")))
+        if read:
+            run.reply(call("get_order", order_id="A"))
+            run.check("c1.0")
+            run.report("c1.0", result={"id": "s1"})
+        run.crash(present=[one for name, one in BY_NAME.items() if name != "get_order"])
+        if not read:
+            run.reply(call("credit_check", order_id="A"))
+            run.check("c1.0")
+            run.report("c1.0")
+            assert run.stop()[2] == "blocked"
+        else:
+            run.final("[source:s1]")
+            assert run.stop()[2] == "final"
 
 
 @pytest.mark.parametrize(
@@ -319,6 +441,14 @@ ODD: Any = 5
         ({"citations": Citations(("a",), least=-1)}, "goal_citations"),
         ({"citations": Citations(("a",), least=257)}, "goal_citations"),
         ({"from_results": ("id",)}, "goal_output"),
+        ({"output": Report, "from_results": ("orderid",)}, "goal_path"),
+        ({"output": Report, "from_results": ("order_id.id",)}, "goal_path"),
+        ({"output": Report, "citations": Citations(("a",), field="source")}, "goal_path"),
+        ({"output": {"type": "object"}, "from_results": ("id",)}, "goal_path"),
+        ({"output": members({"order.id": TEXT}), "from_results": ("order.id",)}, "goal_path"),
+        ({"output": members({"done": {"type": "boolean"}}), "from_results": ("done",)}, "goal_path"),
+        ({"output": members({"how": {"enum": [None, True]}}), "from_results": ("how",)}, "goal_path"),
+        ({"output": members({"order": members({"id": TEXT})}), "from_results": ("order",)}, "goal_path"),
         ({"output": {"type": "object", "properties": {"a": {"type": "nonsense"}}}}, None),
         ({"output": object()}, None),
     ],

@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from boundloop.runtime import events as e
+from boundloop.runtime import provenance
 from boundloop.runtime.agent_spec import agent
 from boundloop.runtime.canonical import canonical_bytes
 from boundloop.runtime.commands import Answer, Send
@@ -19,6 +20,8 @@ from boundloop.runtime.goal import Goal
 from boundloop.runtime.model import ResultItem
 from boundloop.runtime.pins import Pins, encode_pins
 from boundloop.runtime.provenance import (
+    INDEXED_BYTES_MAX,
+    PLACES_OF_RESULT_MAX,
     VALUES_OF_RESULT_MAX,
     Watched,
     digest,
@@ -384,6 +387,83 @@ def test_what_the_index_has_no_room_for_was_not_seen_and_that_is_said() -> None:
     assert refund(run, "O0") == ("started", "")
 
 
+@pytest.mark.parametrize(
+    ("values", "kept", "left_out"),
+    [
+        ([f"O{number}" for number in range(VALUES_OF_RESULT_MAX)], VALUES_OF_RESULT_MAX, False),
+        ([f"O{number}" for number in range(50_000)], VALUES_OF_RESULT_MAX, True),
+        (["O"] * 50_000, 1, False),
+        ([*["O"] * PLACES_OF_RESULT_MAX, "P"], 1, True),
+        ([*[None] * PLACES_OF_RESULT_MAX, "P"], 0, True),
+        ([[]] * (PLACES_OF_RESULT_MAX + 1), 0, True),
+        ([{"a": True}] * PLACES_OF_RESULT_MAX, 0, True),
+        ([1, 1.0, "1", True, 2, 2], 3, False),
+    ],
+)
+def test_what_indexing_costs_is_bounded_whatever_a_tool_returns(
+    values: Any, kept: int, left_out: bool
+) -> None:
+    hashed: list[Any] = []
+
+    def counted(source: str, value: Any) -> bytes:
+        hashed.append(value)
+        return digest(source, value)
+
+    whole = canonical_bytes({"values": values})
+    for source in ("results", "t.values"):
+        hashed.clear()
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(provenance, "digest", counted)
+            found, cut = Watched(({"x": (source,)},)).digests("t", is_agent=False, result=whole)
+        assert (len(found), bool(cut), len(hashed)) == (kept, left_out, kept)
+
+
+def test_all_that_is_asked_of_one_result_shares_its_bounds() -> None:
+    watched = Watched(({"x": ("t.a", "t.b", "results")},))
+    whole = canonical_bytes({"a": [None] * PLACES_OF_RESULT_MAX, "b": "B"})
+    assert watched.digests("t", is_agent=False, result=whole) == ([], True)
+
+
+def test_what_stands_beside_a_named_field_is_not_even_looked_at() -> None:
+    watched = Watched(({"x": ("t.rows.id",)},))
+    rows: list[Any] = [{"id": "B", "notes": [0] * PLACES_OF_RESULT_MAX}]
+    held: Any = {"before": [0] * PLACES_OF_RESULT_MAX, "rows": rows}
+    whole = canonical_bytes(held)
+    assert watched.digests("t", is_agent=False, result=whole) == ([digest("t.rows.id", "B")], False)
+
+
+def test_a_result_too_large_to_be_parsed_in_a_hosts_loop_was_not_seen() -> None:
+    parsed: list[bytes] = []
+
+    def parse(data: bytes) -> Any:
+        parsed.append(data)
+        return ["B"]
+
+    watched = Watched(({"x": ("results",)},))
+    most = bytes(INDEXED_BYTES_MAX)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(provenance, "decode_canonical", parse)
+        assert watched.digests("t", is_agent=False, result=most) == ([digest("results", "B")], False)
+        assert parsed == [most]
+        assert watched.digests("t", is_agent=False, result=most + b" ") == ([], True)
+        assert parsed == [most]
+
+
+def test_that_a_large_result_was_indexed_in_part_is_on_record_and_said() -> None:
+    for extra, said in ((0, False), (1, True)):
+        run = Run(sourced())
+        run.reply(call("get_order", order_id="A"))
+        run.check("c1.0")
+        whole = canonical_bytes([f"O{number}" for number in range(VALUES_OF_RESULT_MAX + extra)])
+        values = run.pins.values_of("get_order", whole)
+        run.report("c1.0", result={"head": "x"}, artifact=bytes(32), size=len(whole), met=(), values=values)
+        assert (run.state.values_left_out, len(run.state.values_seen)) == (extra, VALUES_OF_RESULT_MAX)
+        assert refund(run, f"O{VALUES_OF_RESULT_MAX}") == ("rejected", "not_from_results")
+        shown = run.state.items[-1]
+        assert isinstance(shown, ResultItem)
+        assert (b"more values than are kept" in shown.content) is said
+
+
 def test_the_index_of_a_run_is_bounded() -> None:
     run = Run(
         sourced(
@@ -469,6 +549,28 @@ def test_a_source_that_is_no_tool_here_is_refused_with_the_toolbox() -> None:
     declared = tool(risk="read", from_results={"order_id": "search.id"})(partial(read))
     with pytest.raises(UnknownTool):
         Toolbox([declared])
+
+
+@pytest.mark.parametrize("name", ["given", "results"])
+def test_no_tool_has_a_name_that_stands_for_a_source_of_another_kind(name: str) -> None:
+    with pytest.raises(DeclarationError, match="tool_name"):
+        tool(risk="read", name=name)(partial(read))
+    with pytest.raises(DeclarationError, match="tool_name"):
+        agent(name=name, description="d", tools=("get_order",))
+
+
+@pytest.mark.parametrize("name", ["given", "results"])
+@pytest.mark.parametrize("large", [False, True])
+def test_a_tool_of_such_a_name_in_a_log_is_no_source(name: str, large: bool) -> None:
+    named = msgspec.structs.replace(BY_NAME["get_order"], name=name)
+    rule = sources_from({"order_id": f"{name}.order_id" if name == "given" else name}, "test")
+    run = Run(pins(tools=(named, *changed("refund", from_results=rule))))
+    run.reply(call(name, order_id="A"))
+    run.check("c1.0", definition_sha256=named.definition_sha256, handler_revision="")
+    values = run.pins.values_of(name, b'{"order_id":"B"}')
+    fields: dict[str, Any] = {"artifact": bytes(32), "size": 99, "met": (), "values": values} if large else {}
+    run.report("c1.0", result={"order_id": "B"}, **fields)
+    assert refund(run, "B") == ("rejected", "not_from_results")
 
 
 def test_the_rule_is_part_of_the_definitions_hash_and_only_where_it_is_used() -> None:
