@@ -8,7 +8,7 @@ history when its turn was asked for: results of its own turn came after it.
 
 from __future__ import annotations
 
-from typing import Final, Literal, cast, get_args
+from typing import Final, Literal, get_args
 
 import msgspec
 
@@ -100,7 +100,6 @@ def counted(sources: Sources, rule: Taint | None) -> Sources:
 
 
 _STRICTER: Final[tuple[AfterUntrustedRule, ...]] = ("allow", "policy", "ask", "policy_ask", "deny")
-_STRICTER_ANSWER: Final[tuple[RuleAnswer, ...]] = ("allow", "ask", "deny")
 
 
 def stricter(one: AfterUntrustedRule, other: AfterUntrustedRule) -> AfterUntrustedRule:
@@ -113,10 +112,12 @@ def stricter(one: AfterUntrustedRule, other: AfterUntrustedRule) -> AfterUntrust
 
 def answer_after(word: AfterUntrustedRule, rule: Taint | None, risk: str) -> RuleAnswer:
     """What becomes of a tainted call whose tool goes by ``word``, under a policy with this rule."""
-    if word not in ("policy", "policy_ask"):
-        return cast("RuleAnswer", word)
+    if word == "allow" or word == "ask" or word == "deny":
+        return word
     by_rule: RuleAnswer = "allow" if rule is None else rule.answer(risk)
-    return by_rule if word == "policy" else max("ask", by_rule, key=_STRICTER_ANSWER.index)
+    if word == "policy":
+        return by_rule
+    return "deny" if by_rule == "deny" else "ask"
 
 
 def refuse_words(trust: object, after_untrusted: object) -> str:

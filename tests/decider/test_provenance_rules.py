@@ -13,7 +13,7 @@ import pytest
 from boundloop.runtime import events as e
 from boundloop.runtime import provenance
 from boundloop.runtime.agent_spec import agent
-from boundloop.runtime.canonical import canonical_bytes
+from boundloop.runtime.canonical import JSON, canonical_bytes
 from boundloop.runtime.commands import Answer, Send
 from boundloop.runtime.errors import DeclarationError, UnknownTool
 from boundloop.runtime.goal import Goal
@@ -387,19 +387,19 @@ def test_what_the_index_has_no_room_for_was_not_seen_and_that_is_said() -> None:
     assert refund(run, "O0") == ("started", "")
 
 
-@pytest.mark.parametrize(
-    ("values", "kept", "left_out"),
-    [
-        ([f"O{number}" for number in range(VALUES_OF_RESULT_MAX)], VALUES_OF_RESULT_MAX, False),
-        ([f"O{number}" for number in range(50_000)], VALUES_OF_RESULT_MAX, True),
-        (["O"] * 50_000, 1, False),
-        ([*["O"] * PLACES_OF_RESULT_MAX, "P"], 1, True),
-        ([*[None] * PLACES_OF_RESULT_MAX, "P"], 0, True),
-        ([[]] * (PLACES_OF_RESULT_MAX + 1), 0, True),
-        ([{"a": True}] * PLACES_OF_RESULT_MAX, 0, True),
-        ([1, 1.0, "1", True, 2, 2], 3, False),
-    ],
-)
+COSTS: list[tuple[Any, int, bool]] = [
+    ([f"O{number}" for number in range(VALUES_OF_RESULT_MAX)], VALUES_OF_RESULT_MAX, False),
+    ([f"O{number}" for number in range(50_000)], VALUES_OF_RESULT_MAX, True),
+    (["O"] * 50_000, 1, False),
+    ([*["O"] * PLACES_OF_RESULT_MAX, "P"], 1, True),
+    ([*[None] * PLACES_OF_RESULT_MAX, "P"], 0, True),
+    ([[]] * (PLACES_OF_RESULT_MAX + 1), 0, True),
+    ([{"a": True}] * PLACES_OF_RESULT_MAX, 0, True),
+    ([1, 1.0, "1", True, 2, 2], 3, False),
+]
+
+
+@pytest.mark.parametrize(("values", "kept", "left_out"), COSTS)
 def test_what_indexing_costs_is_bounded_whatever_a_tool_returns(
     values: Any, kept: int, left_out: bool
 ) -> None:
@@ -420,7 +420,8 @@ def test_what_indexing_costs_is_bounded_whatever_a_tool_returns(
 
 def test_all_that_is_asked_of_one_result_shares_its_bounds() -> None:
     watched = Watched(({"x": ("t.a", "t.b", "results")},))
-    whole = canonical_bytes({"a": [None] * PLACES_OF_RESULT_MAX, "b": "B"})
+    nothing: list[JSON] = [None for _ in range(PLACES_OF_RESULT_MAX)]
+    whole = canonical_bytes({"a": nothing, "b": "B"})
     assert watched.digests("t", is_agent=False, result=whole) == ([], True)
 
 

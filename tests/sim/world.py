@@ -500,7 +500,6 @@ class World:
         self._counted(strike)
         match strike.kind:
             case "clock_forward":
-                # Never past the margin while something is under way to a far side that can't tell two requests apart.
                 # What is under way may be late by nearly the margin: a jump and that lateness stay within it together.
                 self._clock_off_ms += strike.size * 40 if not self.in_flight else strike.size * 3 // 10
             case "clock_back":
