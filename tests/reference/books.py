@@ -43,6 +43,8 @@ class Book:
     admitted: set[str] = field(default_factory=set[str])
     started: set[tuple[str, int]] = field(default_factory=set[tuple[str, int]])
     leases: dict[str, Lease] = field(default_factory=dict[str, Lease])
+    out: dict[tuple[str, int], int] = field(default_factory=dict[tuple[str, int], int])
+    """What executions that are out may cost."""
 
     def sent(self, request: Request) -> None:
         """A request that is out; the one before, if nobody answered it, is spent as it was set aside."""
@@ -70,8 +72,12 @@ class Book:
         self.used["tool_calls"] += attempt == 1
         self.used["call_attempts"] += 1
         self.used["children"] += child
-        self.used["cost_micros"] += cost
+        self.out[call, attempt] = cost
         self.started.add((call, attempt))
+
+    def ended_call(self, call: str, attempt: int) -> None:
+        """It came to something, or was given up: what was set aside for it is spent, since no tool here says less."""
+        self.used["cost_micros"] += self.out.pop((call, attempt), 0)
 
 
 @dataclass
@@ -107,6 +113,7 @@ class Books:
                 output_tokens=most.output_tokens,
                 total_tokens=most.input_tokens + most.output_tokens,
             )
+        total["cost_micros"] += sum(page.out.values())
         for lease in page.leases.values():
             if not lease.settled:
                 total.update(lease.granted)

@@ -433,7 +433,7 @@ class LedgerInSqlite(LedgerMachine):
 HEALTH = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
 TestLedgerInMemory = LedgerMachine.TestCase
 TestLedgerInMemory.settings = settings(
-    max_examples=examples(40), stateful_step_count=25, deadline=None, suppress_health_check=HEALTH
+    max_examples=examples(20), stateful_step_count=25, deadline=None, suppress_health_check=HEALTH
 )
 TestLedgerInSqlite = LedgerInSqlite.TestCase
 TestLedgerInSqlite.settings = settings(

@@ -146,6 +146,8 @@ class TreeMachine(RuleBasedStateMachine):
                 page.admitted.add(event.call)
             case e.CallRejected() | e.CallStarted() | e.ResultBound():
                 page.admitted.discard(event.call)
+            case e.CallExecuted():
+                page.ended_call(event.call, event.attempt)
             case e.ChildReserved():
                 page.leases[event.call] = Lease(event.child_run)
                 page.leases[event.call].granted.update(event.granted)
