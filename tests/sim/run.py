@@ -102,7 +102,9 @@ def _chunks(start: int, seeds: int) -> Iterator[range]:
 
 
 def played(seeds: range, *, first: bool = False) -> Summary:
-    """A chunk of seeds in this process; ``first``: up to the first failing one."""
+    """A chunk of seeds in this process; ``first``: up to the first failing one. The logger is silent meanwhile."""
+    logger = logging.getLogger("boundloop")
+    level = logger.level
     quiet()
     summary = Summary()
     gc.collect()
@@ -118,6 +120,7 @@ def played(seeds: range, *, first: bool = False) -> Summary:
     finally:
         gc.enable()
         gc.unfreeze()
+        logger.setLevel(level)
     return summary
 
 
