@@ -98,6 +98,14 @@ def _check_tenant(request: Append, tenant: str) -> None:
         settlement.tenant != tenant for settlement in request.settlements
     ):
         raise BugError("append_invalid", "a run claims and settles keys of its own tenant only")
+    for settlement in request.settlements:
+        sent = settlement.if_free
+        if sent is not None and (sent.tenant, sent.key, sent.call_id) != (
+            settlement.tenant,
+            settlement.key,
+            settlement.call_id,
+        ):
+            raise BugError("append_invalid", "a settlement takes back no key but its own")
 
 
 def _events_in(body: bytes) -> int | None:

@@ -45,6 +45,9 @@ class Holding(msgspec.Struct):
     sent_until_ms: int = 0
     asked_only: bool = False
     """Claimed for an approval, which leaves an abandoned unknown row as it is."""
+    settled_late_epoch: int = 0
+    """When it was unknown and turned out to have happened: if the key had been freed by then, the row was written anew, as
+    of this epoch."""
 
     def claim(self, status: str, record: Recorded, attempt: int, valid_until_ms: int) -> None:
         self.status, self.attempt, self.valid_until_ms = status, attempt, valid_until_ms
@@ -62,6 +65,8 @@ class Holding(msgspec.Struct):
         """The name of the first field that the row has otherwise; empty if none."""
         for name in _COMPARED:
             if getattr(self, name) != getattr(row, name):
+                if name == "epoch" and row.epoch == self.settled_late_epoch:
+                    continue
                 return name
         return ""
 
@@ -135,6 +140,8 @@ def _follow(call: Holding, record: Recorded) -> None:
             if not call.status and call.sent_attempt:
                 # Reported by the lost attempt itself after the key had been freed: taken again for it.
                 call.claim("in_flight", record, call.sent_attempt, call.sent_until_ms)
+            elif call.status == "unknown":
+                call.settled_late_epoch = record.epoch
             call.settle("succeeded", done.result)
         case e.CallExecuted() | e.CallReconciled(outcome="absent") | e.ApprovalLapsed() | e.CallWaiting():
             call.settle("")
@@ -197,13 +204,15 @@ def _problem(row: LedgerRow | None, claims: list[Holding], *, complete: bool) ->
 
 
 def _possible(claims: list[Holding]) -> list[Holding]:
-    """The calls one of which has the row now, or has freed it: the latest to claim it, those at about the same time, and
-    behind one that only asked for an approval, who left the effect unknown."""
+    """The calls one of which has the row now, or has freed it: the latest to claim it, those at about the same time,
+    behind one that only asked for an approval, who left the effect unknown, and behind those who freed the key, whose effect
+    turned out to have happened."""
     ordered = sorted(claims, key=lambda call: -call.claimed_at_ms)
     possible: list[Holding] = []
     for call in ordered:
         near = not possible or possible[0].claimed_at_ms - call.claimed_at_ms <= SAME_TIME_MS
         behind = possible and all(other.asked_only for other in possible) and call.status == "unknown"
-        if near or behind:
+        after_all = call.settled_late_epoch and all(other.status in ("", "rejected") for other in possible)
+        if near or behind or after_all:
             possible.append(call)
     return possible

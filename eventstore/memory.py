@@ -43,9 +43,9 @@ from .rules import (
     claimed_row,
     is_at_rest,
     is_ended,
-    is_holder,
     new_waits,
     row_to_claim,
+    row_to_settle,
     settled_row,
 )
 
@@ -160,11 +160,11 @@ class MemoryStore:
             run.ready_at_ms = None
         woken: dict[str, None] = {}
         for settlement in request.settlements[: request.settled_first]:
-            woken.update(dict.fromkeys(self._settle(request.run_id, settlement, now_ms)))
+            woken.update(dict.fromkeys(self._settle(request, settlement, now_ms)))
         if request.claim is not None:
             self._claim(request, request.claim, now_ms)
         for settlement in request.settlements[request.settled_first :]:
-            woken.update(dict.fromkeys(self._settle(request.run_id, settlement, now_ms)))
+            woken.update(dict.fromkeys(self._settle(request, settlement, now_ms)))
         woken.update(dict.fromkeys(request.wake_runs))
         if request.ready or self._misses_a_wake(run.row.tenant, request.run_id, before, request.index):
             woken[request.run_id] = None
@@ -173,10 +173,10 @@ class MemoryStore:
     def _claim(self, request: Append, claim: Claim, now_ms: int) -> None:
         self._ledger[claim.tenant, claim.key] = claimed_row(claim, request.run_id, request.epoch, now_ms)
 
-    def _settle(self, run_id: str, settlement: Settlement, now_ms: int) -> list[str]:
+    def _settle(self, request: Append, settlement: Settlement, now_ms: int) -> list[str]:
         place = settlement.tenant, settlement.key
-        held = self._ledger.get(place)
-        if held is None or not is_holder(held, run_id, settlement):
+        held = row_to_settle(self._ledger.get(place), request.run_id, request.epoch, settlement, now_ms)
+        if held is None:
             return []
         row = settled_row(held, settlement, now_ms)
         if row is None:

@@ -39,6 +39,19 @@ def is_holder(held: LedgerRow, run_id: str, settlement: Settlement) -> bool:
     return (held.run_id, held.call_id) == (run_id, settlement.call_id)
 
 
+def row_to_settle(
+    held: LedgerRow | None, run_id: str, epoch: int, settlement: Settlement, now_ms: int
+) -> LedgerRow | None:
+    """The row that this run's settlement changes; None if it changes nothing. A free key has none, unless an effect that
+    is known to have happened by now takes it again (``Settlement.if_free``)."""
+    if held is not None and is_holder(held, run_id, settlement):
+        return held
+    free = held is None or held.status == "rejected"
+    if free and settlement.if_free is not None and settlement.to == "succeeded":
+        return claimed_row(settlement.if_free, run_id, epoch, now_ms)
+    return None
+
+
 def claimed_row(claim: Claim, run_id: str, epoch: int, now_ms: int) -> LedgerRow:
     """The row after the claim."""
     return LedgerRow(

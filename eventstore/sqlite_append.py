@@ -27,10 +27,10 @@ from .rules import (
     claimed_row,
     is_at_rest,
     is_ended,
-    is_holder,
     is_sound,
     new_waits,
     row_to_claim,
+    row_to_settle,
     settled_row,
 )
 
@@ -181,11 +181,11 @@ class SqliteAppends:
         for digest, data in request.blobs:
             self.put_blob(digest, data)
         for settlement in request.settlements[: request.settled_first]:
-            self._settle(request.run_id, settlement, now_ms)
+            self._settle(request, settlement, now_ms)
         if request.claim is not None:
             self._put_ledger_row(claimed_row(request.claim, request.run_id, request.epoch, now_ms))
         for settlement in request.settlements[request.settled_first :]:
-            self._settle(request.run_id, settlement, now_ms)
+            self._settle(request, settlement, now_ms)
         for run_id in request.wake_runs:
             self._wake(run_id, now_ms)
         return Appended(seq, now_ms, marked and known.ready_at_ms is None)
@@ -342,9 +342,10 @@ class SqliteAppends:
             msgspec.structs.astuple(row),
         )
 
-    def _settle(self, run_id: str, settlement: Settlement, now_ms: int) -> None:
-        held = self.ledger_row(settlement.tenant, settlement.key)
-        if held is None or not is_holder(held, run_id, settlement):
+    def _settle(self, request: Append, settlement: Settlement, now_ms: int) -> None:
+        found = self.ledger_row(settlement.tenant, settlement.key)
+        held = row_to_settle(found, request.run_id, request.epoch, settlement, now_ms)
+        if held is None:
             return
         row = settled_row(held, settlement, now_ms)
         if row is None:

@@ -304,7 +304,9 @@ def _applied(
     source: e.Source | None = None,
     values: bytes | None = None,
 ) -> Decision:
-    """It took effect. Without a code its result is shown (null if there is none); with one there is none to show."""
+    """It took effect. Without a code its result is shown (null if there is none); with one there is none to show.
+
+    While it was unknown, a call that took it over may have proven that its own attempt did nothing, and freed the key."""
     shown = None if code else b"null" if result is None else result
     digest = None if shown is None else sha256(shown).digest()
     event = e.CallReconciled(
@@ -321,7 +323,8 @@ def _applied(
         source=source,
         values=values,
     )
-    return Decision((event,), settlements=settle(state, call, "succeeded", shown))
+    sent = claim(state, call, "intent", call.attempt, call.valid_until_ms)
+    return Decision((event,), settlements=settle(state, call, "succeeded", shown, if_free=sent))
 
 
 def resolve_call(state: State, command: ResolveCall, now_ms: int, result: bytes | None) -> Decision:

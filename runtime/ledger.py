@@ -67,6 +67,10 @@ class Settlement(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     ``free`` removes the row (proof that nothing took effect, a reject, a lapse, a cancel before any attempt). Runs that
     wait for the key become ready in the same transaction. A row held by another (run, call) isn't touched.
+
+    ``if_free``: the claim under which the effect was sent, where it turned out to have happened after all. Somebody may have
+    taken its row over meanwhile and freed the key; then ``succeeded`` writes the row anew, so that what is known to have
+    happened is in the ledger.
     """
 
     tenant: str
@@ -75,6 +79,7 @@ class Settlement(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     to: Literal["succeeded", "unknown", "in_flight", "rejected", "free"]
     result: bytes | None = None
     result_sha256: bytes | None = None
+    if_free: Claim | None = None
 
 
 class RunIndex(msgspec.Struct, frozen=True, kw_only=True, gc=False):

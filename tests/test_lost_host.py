@@ -13,8 +13,8 @@ from tests.stepped_runtime import Site, Stepped
 from boundloop.actors import host as hosting
 from boundloop.actors.execution import Report
 from boundloop.adapters.script import call, held, say
-from boundloop.adapters.scripted import ScriptedModel
-from boundloop.eventstore.port import RunRow
+from boundloop.adapters.scripted import Gate, ScriptedModel
+from boundloop.eventstore.port import HOST_VALID_MS, Append, RunRow
 from boundloop.runtime import events as e
 from boundloop.runtime.commands import Executed
 from boundloop.runtime.errors import DiskFull, Overloaded, StoreError
@@ -164,3 +164,63 @@ def test_a_late_report_reaches_a_run_that_another_task_took_up_first(site: Site)
     host.settle()
     (settled,) = site.of(run_id, e.CallReconciled)
     assert (settled.outcome, settled.by) == ("applied", "executor")
+
+
+def test_a_host_counts_from_when_it_asked_not_from_when_it_was_answered(site: Site) -> None:
+    """The store renews the row when it is asked; by an answer that took five seconds it is half used up."""
+    host = site.open([held(say("done"), "slow")])
+    host.start()
+    renew, late, asked = site.store.renew_host, Gate("renewal"), list[int]()
+
+    async def renews(host_id: str) -> bool:
+        asked.append(site.passed_ms)
+        if len(asked) > 1:
+            raise StoreError("away")
+        kept = await renew(host_id)
+        await late.passed()
+        return kept
+
+    site.store.renew_host = renews  # type: ignore[method-assign]  # the store is the test's own
+    host.advance(2_000)
+    host.advance(5_000)
+    assert len(asked) == 1
+    late.open()
+    host.settle()
+    row_ends_ms = asked[0] + HOST_VALID_MS
+    host.advance(row_ends_ms - 1 - site.passed_ms)
+    assert inner(host).failed is not None
+
+
+def test_a_host_that_reads_its_run_again_does_not_go_on_with_another_hosts_attempt(site: Site) -> None:
+    """Its store failed it just as it had a model's reply to write, and by then the run is another's, with an attempt out."""
+    sent: list[asyncio.Future[None]] = []
+
+    @tool(risk="write", key="call", timeout_ms=60_000, far_side="none")
+    async def send(n: int) -> dict[str, int]:
+        """Send."""
+        sent.append(asyncio.get_running_loop().create_future())
+        await sent[-1]
+        return {"n": n}
+
+    old = site.open([held(call("send", {"n": 1}), "slow"), say("never")], [send])
+    run_id = old.start()
+    old.settle()
+    asyncio.run(site.store.drop_host(inner(old).host_id, died=True))
+    new = site.open([call("send", {"n": 1}), say("done")], [send])
+    new.advance(1)
+    assert len(site.of(run_id, e.CallStarted)) == len(sent) == 1
+
+    append = site.store.append
+
+    async def fails_once(_: Append) -> Any:
+        site.store.append = append  # type: ignore[method-assign]
+        raise StoreError("away")
+
+    site.store.append = fails_once  # type: ignore[method-assign]  # the store is the test's own
+    old.model.gate("slow").open()
+    old.settle()
+    old.advance(1_000)
+    assert len(sent) == 1
+    new.loop.call_soon_threadsafe(sent[0].set_result, None)
+    assert new.rest(run_id).completed
+    assert len(sent) == 1

@@ -37,7 +37,7 @@ from boundloop.eventstore.port import (
 )
 from boundloop.eventstore.verify import verify_run, verify_store
 from boundloop.runtime.errors import BugError, CallerError, ConflictError, RunNotFound, StoreError
-from boundloop.runtime.ledger import RunIndex
+from boundloop.runtime.ledger import RunIndex, Settlement
 
 from .log_writer import ENDED, OPEN, LogWriter, an_event, claim, settlement, waiting
 
@@ -60,6 +60,12 @@ def _hashed(request: Append, **changed: Any) -> Append:
         request.body,
     )
     return msgspec.structs.replace(request, hash=digest)
+
+
+def taken_back(key: bytes, call_id: str, *, tenant: str = "acme") -> Settlement:
+    """A settlement of ``KEY`` that would take this one back."""
+    sent = claim(key, call_id, tenant=tenant)
+    return msgspec.structs.replace(settlement(KEY, "succeeded"), if_free=sent)
 
 
 PARKED = RunIndex(status="suspended", waiting_for="approval:a1")
@@ -337,6 +343,9 @@ class StoreContract:
         for fields in (
             {"claim": claim(KEY, tenant="other")},
             {"settlements": (settlement(KEY, "free", tenant="other"),)},
+            {"settlements": (taken_back(KEY, "c1.0", tenant="other"),)},
+            {"settlements": (taken_back(b"o" * 32, "c1.0"),)},
+            {"settlements": (taken_back(KEY, "c2.0"),)},
         ):
             for _ in range(2):  # as the run's first append and as a later one
                 with pytest.raises(BugError):
@@ -438,6 +447,33 @@ class StoreContract:
         assert (taken.run_id, taken.status) == ("r2", "in_flight")
         await holder.write("late word", settlements=(settlement(KEY, "succeeded"),))
         assert await world.store.ledger_row("acme", KEY) == taken
+
+    @pytest.mark.parametrize("left", ["free", "rejected", "in_flight"])
+    async def test_an_effect_that_happened_after_all_takes_its_key_if_it_is_free(
+        self, world: World, left: Any
+    ) -> None:
+        """Another took the unknown effect over; what became of that one says whether the key is free by now."""
+        holder, second, third = world.writer("r1"), world.writer("r2"), world.writer("r3")
+        await holder.write("intent", claim=claim(KEY))
+        await holder.write("lost", settlements=(settlement(KEY, "unknown"),))
+        await second.write("taken over", claim=msgspec.structs.replace(claim(KEY), over=("r1", "c1.0")))
+        await second.write("came to nothing", settlements=(settlement(KEY, left),))
+        await third.write("waits", index=waiting(KEY))
+        await self.settled(world)
+        before = await world.store.ledger_row("acme", KEY)
+        sent = msgspec.structs.replace(claim(KEY), attempt=2)
+        late = msgspec.structs.replace(settlement(KEY, "succeeded"), if_free=sent)
+        await holder.write("it happened", settlements=(late,))
+        row = await world.store.ledger_row("acme", KEY)
+        await self.settled(world)
+        if left == "in_flight":
+            assert row == before
+            return
+        assert row is not None
+        assert (row.run_id, row.call_id, row.status) == ("r1", "c1.0", "succeeded")
+        assert (row.attempt, row.tool, row.intent_sha256) == (2, "refund", sent.intent_sha256)
+        assert row.result == late.result
+        assert "r3" in await world.store.ready_runs(10)
 
     async def test_fencing_comes_before_a_taken_claim(self, world: World) -> None:
         await world.writer("r1").write("intent", claim=claim(KEY))

@@ -14,7 +14,7 @@ import msgspec
 
 from boundloop.eventstore.codec import Recorded
 from boundloop.eventstore.ledger_audit import RunClaims, ledger_faults
-from boundloop.eventstore.rules import accepts_claim, claimed_row, settled_row
+from boundloop.eventstore.rules import accepts_claim, claimed_row, row_to_settle, settled_row
 from boundloop.runtime import events as e
 from boundloop.runtime.canonical import canonical_bytes
 from boundloop.runtime.commands import (
@@ -93,8 +93,9 @@ class Ledger:
                 claim, run.state.run_id, run.state.epoch, run.now
             )
         for settlement in decision.settlements:
-            held = self.rows.get((settlement.tenant, settlement.key))
-            if held is None or (held.run_id, held.call_id) != (run.state.run_id, settlement.call_id):
+            found = self.rows.get((settlement.tenant, settlement.key))
+            held = row_to_settle(found, run.state.run_id, run.state.epoch, settlement, run.now)
+            if held is None:
                 continue
             row = settled_row(held, settlement, run.now)
             if row is None:

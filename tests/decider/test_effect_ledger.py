@@ -498,6 +498,44 @@ def test_late_success_after_absent_makes_the_question_to_a_person_pointless() ->
     assert status(run) == ["succeeded"]
 
 
+def taken_over() -> tuple[Run, Run]:
+    """A run that was cancelled with its effect unknown, and another that took the effect over and has sent it again."""
+    first, second = two()
+    first.check("c1.0")
+    first.report("c1.0", "unknown", code="lost")
+    first.cancel()
+    second.check("c1.0")
+    assert second.phase("c1.0") == "waiting_key"
+    first.now = second.now = first.now + 60_000
+    second.send(msgspec.structs.replace(second.checks("c1.0"), holder_ended=True))
+    assert second.phase("c1.0") == "started"
+    return first, second
+
+
+def test_what_happened_after_all_is_on_record_though_another_took_it_over_in_vain() -> None:
+    """Its taker proved that its own attempt did nothing, and freed the key; then a person finds the first one's effect."""
+    first, second = taken_over()
+    second.report("c1.0", "failed", code="refused", no_effect=True)
+    assert not second.ledger.rows
+    first.outside(ResolveCall, call="c1.0", outcome="applied", by="boss")
+    assert status(first) == ["succeeded"]
+    assert not ledger_drift([first, second])
+    again = Run(ledger=first.ledger, run_id="r3")
+    again.reply(call("refund", **REFUND))
+    again.check("c1.0")
+    assert again.bound("c1.0") == ("ok", "replayed")
+
+
+def test_what_happened_after_all_leaves_the_key_to_who_took_it_over_and_is_at_work() -> None:
+    first, second = taken_over()
+    held = next(iter(second.ledger.rows.values()))
+    first.outside(ResolveCall, call="c1.0", outcome="applied", by="boss")
+    assert list(second.ledger.rows.values()) == [held]
+    second.report("c1.0", result={"refunded": 5})
+    assert second.bound("c1.0") == ("ok", "")
+    assert not ledger_drift([first, second])
+
+
 @pytest.mark.parametrize("freed", [True, False])
 def test_late_success_after_absent_while_another_has_the_key(freed: bool) -> None:
     run, late = called_absent()

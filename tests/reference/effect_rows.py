@@ -87,7 +87,7 @@ class Rows:
             case e.CallExecuted() if mine:
                 to = {"succeeded": "succeeded", "unknown": "unknown"}.get(event.outcome)
                 self.put(key, None if to is None else Row(to, intent, me))
-            case e.CallReconciled(outcome="applied") if mine or held is None:
+            case e.CallReconciled(outcome="applied") if mine or held is None or held.status == "rejected":
                 self.put(key, Row("succeeded", intent, me))
             case e.CallReconciled(outcome="absent") if mine:
                 self.put(key, None)
