@@ -45,6 +45,8 @@ class Holding(msgspec.Struct):
     sent_until_ms: int = 0
     asked_only: bool = False
     """Claimed for an approval, which leaves an abandoned unknown row as it is."""
+    was_unknown: bool = False
+    """Left unknown once, since its last claim; whatever it came to later, others may have asked about it or taken it over."""
     settled_late_epoch: int = 0
     """When it was unknown and turned out to have happened: if the key had been freed by then, the row was written anew, as
     of this epoch."""
@@ -55,9 +57,11 @@ class Holding(msgspec.Struct):
         self.result = self.result_sha256 = None
         self.claims += 1
         self.asked_only = status == "waiting_approval"
+        self.was_unknown = False
 
     def settle(self, status: str, result: bytes | None = None) -> None:
         if self.status:
+            self.was_unknown = self.was_unknown or status == "unknown"
             self.status, self.result = status, result
             self.result_sha256 = None if result is None else sha256(result).digest()
 
@@ -205,13 +209,13 @@ def _problem(row: LedgerRow | None, claims: list[Holding], *, complete: bool) ->
 
 def _possible(claims: list[Holding]) -> list[Holding]:
     """The calls one of which has the row now, or has freed it: the latest to claim it, those at about the same time,
-    behind one that only asked for an approval, who left the effect unknown, and behind those who freed the key, whose effect
-    turned out to have happened."""
+    behind one that only asked for an approval, who had left the effect unknown, and behind those who freed the key, whose
+    effect turned out to have happened."""
     ordered = sorted(claims, key=lambda call: -call.claimed_at_ms)
     possible: list[Holding] = []
     for call in ordered:
         near = not possible or possible[0].claimed_at_ms - call.claimed_at_ms <= SAME_TIME_MS
-        behind = possible and all(other.asked_only for other in possible) and call.status == "unknown"
+        behind = possible and all(other.asked_only for other in possible) and call.was_unknown
         after_all = call.settled_late_epoch and all(other.status in ("", "rejected") for other in possible)
         if near or behind or after_all:
             possible.append(call)

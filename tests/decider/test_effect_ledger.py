@@ -498,8 +498,8 @@ def test_late_success_after_absent_makes_the_question_to_a_person_pointless() ->
     assert status(run) == ["succeeded"]
 
 
-def taken_over() -> tuple[Run, Run]:
-    """A run that was cancelled with its effect unknown, and another that took the effect over and has sent it again."""
+def abandoned() -> tuple[Run, Run]:
+    """A run that was cancelled with its effect unknown, and another that has waited for it for a minute."""
     first, second = two()
     first.check("c1.0")
     first.report("c1.0", "unknown", code="lost")
@@ -507,6 +507,12 @@ def taken_over() -> tuple[Run, Run]:
     second.check("c1.0")
     assert second.phase("c1.0") == "waiting_key"
     first.now = second.now = first.now + 60_000
+    return first, second
+
+
+def taken_over() -> tuple[Run, Run]:
+    """The one that waited took the abandoned effect over, and has sent it again."""
+    first, second = abandoned()
     second.send(msgspec.structs.replace(second.checks("c1.0"), holder_ended=True))
     assert second.phase("c1.0") == "started"
     return first, second
@@ -524,6 +530,18 @@ def test_what_happened_after_all_is_on_record_though_another_took_it_over_in_vai
     again.reply(call("refund", **REFUND))
     again.check("c1.0")
     assert again.bound("c1.0") == ("ok", "replayed")
+
+
+def test_who_only_asked_about_an_abandoned_effect_leaves_its_row_to_whoever_settles_it() -> None:
+    """Its question was answered with a no, which says nothing of the lost effect; later a person finds that it never was."""
+    first, second = abandoned()
+    second.send(msgspec.structs.replace(second.checks("c1.0", ask=True, preview=b"{}"), holder_ended=True))
+    second.reject("c1.0")
+    assert status(first) == ["unknown"]
+    assert not ledger_drift([first, second])
+    first.outside(ResolveCall, call="c1.0", outcome="absent", by="boss")
+    assert not first.ledger.rows
+    assert not ledger_drift([first, second])
 
 
 def test_what_happened_after_all_leaves_the_key_to_who_took_it_over_and_is_at_work() -> None:
