@@ -9,13 +9,18 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Final
 
+import pytest
+
 ROOT: Final = Path(__file__).resolve().parent.parent
 NODE: Final = re.compile(r"`(tests/[^`]+\.py::[^`]+)`")
 
 
-def not_collected(named: Collection[str]) -> list[str]:
-    """Those of these node ids (without parameters) that no test has."""
-    files = sorted({node.partition("::")[0] for node in named})
+def not_collected(named: Collection[str], session: pytest.Session) -> list[str]:
+    """Those of these node ids (without parameters) that no test has. What this session collected itself isn't collected again."""
+    missing = set(named) - {_bare(item.nodeid) for item in session.items}
+    if not missing:
+        return []
+    files = sorted({node.partition("::")[0] for node in missing})
     listed = subprocess.run(
         [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", *files],
         cwd=ROOT,
@@ -24,5 +29,8 @@ def not_collected(named: Collection[str]) -> list[str]:
         check=False,
         timeout=300,
     )
-    collected = {re.sub(r"\[.*", "", line) for line in listed.stdout.splitlines() if "::" in line}
-    return sorted(set(named) - collected)
+    return sorted(missing - {_bare(line) for line in listed.stdout.splitlines() if "::" in line})
+
+
+def _bare(node: str) -> str:
+    return re.sub(r"\[.*", "", node)

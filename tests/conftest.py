@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 from tests.command_line import CommandLine
 from tests.stepped_runtime import Site
+
+# The same histories in every run of the suite, so that a change and nothing else decides whether it passes. New ones are
+# looked for on purpose, with BOUNDLOOP_EXAMPLES.
+settings.register_profile("suite", derandomize="BOUNDLOOP_EXAMPLES" not in os.environ)
+settings.load_profile("suite")
 
 
 @pytest.fixture

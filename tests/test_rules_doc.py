@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
+import pytest
 from tests.collected_tests import NODE, ROOT, not_collected
 
 PAGE: Final = (ROOT / "docs" / "rules.md").read_text("utf-8")
@@ -33,5 +34,8 @@ def test_no_rule_stands_twice() -> None:
     assert len(rules) == len(set(rules))
 
 
-def test_the_tests_are_there() -> None:
-    assert not_collected({node for _, _, _, tests in rows() for node in NODE.findall(tests)}) == []
+def test_the_tests_are_there(request: pytest.FixtureRequest) -> None:
+    assert (
+        not_collected({node for _, _, _, tests in rows() for node in NODE.findall(tests)}, request.session)
+        == []
+    )
