@@ -105,6 +105,8 @@ _STRICTER: Final[tuple[AfterUntrustedRule, ...]] = ("allow", "policy", "ask", "p
 def stricter(one: AfterUntrustedRule, other: AfterUntrustedRule) -> AfterUntrustedRule:
     """Of what was pinned and what is declared now, the stricter. What the policy's rule would say isn't known here: it may be
     more than "ask"."""
+    if one == other:
+        return one
     if {one, other} == {"policy", "ask"}:
         return "policy_ask"
     return one if _STRICTER.index(one) > _STRICTER.index(other) else other
