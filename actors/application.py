@@ -24,7 +24,7 @@ from ..runtime.prices import PriceTable
 from ..runtime.redaction import Redaction
 from ..runtime.stage_spec import Stage
 from .pool_spec import Pool
-from .run_options import ApplicationOptions, OnStop, Permissions, Tools
+from .run_options import ApplicationOptions, InputTrust, OnStop, Permissions, Tools
 from .secret_source import SecretSource
 from .shipping import BY_VALUE
 
@@ -56,6 +56,8 @@ class Application:
     agent: str = "agent"
     on_stop: OnStop = "suspend"
     hosted: Iterable[str] = ()
+    input_trust: InputTrust = "trusted"
+    questions: bool = False
     policy: Policy | None = None
     prices: PriceTable | None = None
     tenant: str = "default"
@@ -107,6 +109,7 @@ class Application:
             warm_actors=self.warm_actors if warm_actors is None else warm_actors,
             dense_actors=self.dense_actors if dense_actors is None else dense_actors,
             pools=self.pools,
+            questions=self.questions,
         )
 
     def start_options(self) -> ApplicationOptions:
@@ -120,6 +123,7 @@ class Application:
             "agent": self.agent,
             "on_stop": self.on_stop,
             "hosted": self.hosted,
+            "input_trust": self.input_trust,
         }
 
 

@@ -13,12 +13,14 @@ from ..eventstore.event_line import event_line
 from ..runtime.commands import CommandAnswer, Resume
 from ..runtime.errors import BoundloopError
 from ..runtime.events import tag_of
-from .application import Application, load_application, misfit
+from ..runtime.strict_json import parse_object
+from .application import load_application, misfit
 from .cli_output import FAILED, LIMIT, OK, WAITING, Output, Refused
 from .cli_session import approver, error_of_answer, new_command_id, output_option
 from .cli_text import cut, plain, quoted, safe_json, safe_lines, safe_text, shown_json, span, when
 from .client import Runtime
 from .result import Result
+from .run_options import InputTrust
 from .streaming import Committed
 
 TEXT_CHARS_MAX: Final = 120
@@ -68,6 +70,21 @@ def ray_options(function: F) -> F:
     "--operation-id", default=None, metavar="ID", help="The business task; runs of one share effects."
 )
 @click.option(
+    "--as-of", default="", metavar="TEXT", help="The time or version that this run's reads are about."
+)
+@click.option(
+    "--given",
+    default=None,
+    metavar="JSON",
+    help="Typed inputs, an object; results aside, the values calls may use.",
+)
+@click.option(
+    "--input-trust",
+    type=click.Choice(["trusted", "untrusted"]),
+    default=None,
+    help="Who wrote the INPUT; over the SPEC's.",
+)
+@click.option(
     "--store", "store_url", envvar="BOUNDLOOP_STORE", default="", metavar="URL", help="Over the SPEC's."
 )
 @click.option("--take-over", is_flag=True, help="End another process that owns the store's file.")
@@ -78,6 +95,9 @@ def run(
     text: str | None,
     run_id: str | None,
     operation_id: str | None,
+    as_of: str,
+    given: str | None,
+    input_trust: InputTrust | None,
     store_url: str,
     take_over: bool,
     output: Any,
@@ -95,13 +115,29 @@ def run(
         url = store_url or application.store
         if not url:
             raise click.UsageError("name a store: --store URL, BOUNDLOOP_STORE, or the SPEC's own")
-        if run_id is not None and (text is not None or operation_id is not None):
-            raise click.UsageError("--resume goes on with a run that has its input and operation id")
+        if run_id is not None and (text, operation_id, given, input_trust, as_of) != (
+            None,
+            None,
+            None,
+            None,
+            "",
+        ):
+            raise click.UsageError("--resume goes on with a run that has its input and options")
+        options = application.start_options()
+        if input_trust is not None:
+            options["input_trust"] = input_trust
+        typed = None if given is None else parse_object(given)
         with application.runtime(url, take_over=take_over, reference=reference, **on_ray) as runtime:
             following = _Following(runtime, out, run_id or f"r_{uuid4().hex[:20]}")
             if run_id is None:
-                given = application.input if text is None else text
-                _start(application, following, given, operation_id)
+                following.runtime.start(
+                    application.input if text is None else text,
+                    run_id=following.run_id,
+                    operation_id=operation_id,
+                    as_of=as_of,
+                    given=typed,
+                    **options,
+                )
             else:
                 _go_on(following)
             try:
@@ -165,12 +201,6 @@ class _Following:
                 for item in going_on:
                     self._show(item)
                     break
-
-
-def _start(application: Application, following: _Following, text: str, operation_id: str | None) -> None:
-    following.runtime.start(
-        text, run_id=following.run_id, operation_id=operation_id, **application.start_options()
-    )
 
 
 def _go_on(following: _Following) -> None:

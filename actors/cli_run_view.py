@@ -10,6 +10,7 @@ from ..runtime.answer import answer_of
 from ..runtime.index import waiting_for
 from ..runtime.orders import shown_phase
 from ..runtime.state import CallState, State
+from ..runtime.taint import TaintSource
 from .cli_output import Output
 from .cli_text import plain, safe_lines, shown_json, when
 
@@ -69,7 +70,18 @@ def state_view(state: State) -> dict[str, Any]:
         "cancelled": state.cancel_reason,
         "messages": state.counters.messages,
         "unread": len(state.unread),
+        "as_of": state.as_of,
+        "given": shown_json(state.given) if state.given else None,
+        "facts": {name: shown_json(fact.value) for name, fact in state.facts.items()},
+        "taint": [_taint_source(source) for source in state.untrusted],
     }
+
+
+def _taint_source(source: TaintSource) -> str:
+    """Which call of which tool brought words of outsiders; of another run's, with its id."""
+    place = "/".join(part for part in (source.run, source.call) if part)
+    name = f"{place} {source.tool}" if place else source.tool
+    return name if source.declared else f"{name} (undeclared)"
 
 
 def call_view(call: CallState) -> dict[str, Any]:

@@ -379,8 +379,8 @@ class Runtime:
 
         Options, of which ``limits`` is required: ``limits``, ``goal``, ``stages``, ``tools`` (names: the subset this run
         is offered), ``operation_id`` (the business task: two runs with one operation id share their effects), ``run_id``,
-        ``agent``, ``system`` (the system text), ``on_stop`` ("suspend" or "end"), ``principal``, ``tenant``, ``as_of``,
-        ``trace``. ``StartOptions`` has their types and bounds.
+        ``agent``, ``system`` (the system text), ``on_stop`` ("suspend" or "end"), ``hosted``, ``input_trust``, ``given``,
+        ``principal``, ``tenant``, ``as_of``, ``trace``. ``StartOptions`` has their types and bounds.
 
         Raises ``MissingLimits``, ``DeclarationError`` (an option of another type or out of bounds, an unknown price
         under a cost limit), ``UnknownTool``, ``ConflictError`` for a run id in use, ``Overloaded``; nothing was written

@@ -28,6 +28,7 @@ from ..runtime.toolbox import Toolbox
 from .application_answers import permission_set
 
 OnStop = Literal["suspend", "end"]
+InputTrust = Literal["trusted", "untrusted"]
 Tools = Toolbox | Iterable[Callable[..., Any] | ToolSpec]
 Permissions = frozenset[str] | Iterable[str] | Callable[[str, str], frozenset[str]]
 SYSTEM_BYTES_MAX: Final = 1_048_576
@@ -42,7 +43,7 @@ class ApplicationOptions(TypedDict, total=False):
     the evidence that ends it (``Stage``); an answer counts in the last one. ``tools``: names, the subset that this run is offered.
     ``system``: the system text, at most 1 MiB. ``agent``: a label. ``hosted``: tools that the
     provider runs itself and whose blocks are accepted; none unless named (docs/safety.md). ``on_stop``: whether a stop that somebody can lift
-    suspends the run or ends it.
+    suspends the run or ends it. ``input_trust``: "untrusted" if outsiders wrote the inputs; a run is tainted from its start then.
     """
 
     limits: Required[Limits]
@@ -53,6 +54,7 @@ class ApplicationOptions(TypedDict, total=False):
     agent: str
     on_stop: OnStop
     hosted: Iterable[str]
+    input_trust: InputTrust
 
 
 class StartOptions(ApplicationOptions, total=False):
@@ -60,7 +62,6 @@ class StartOptions(ApplicationOptions, total=False):
 
     ``operation_id``: the business task; runs with one operation id share their effects. ``run_id``: else one is made.
     ``principal``, ``tenant``: else the Runtime's. ``as_of``, ``trace``: recorded with the run, at most 4 KiB each.
-    ``input_trust``: "untrusted" if outsiders wrote the input; the run is tainted from its start then.
     ``given``: typed inputs, at most 64 KiB of JSON, whose values ``from_results`` admits beside those of results; the model is
     shown the input's text alone.
     """
@@ -71,7 +72,6 @@ class StartOptions(ApplicationOptions, total=False):
     tenant: str | None
     as_of: str
     trace: str
-    input_trust: Literal["trusted", "untrusted"]
     given: dict[str, Any] | None
 
 

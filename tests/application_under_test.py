@@ -52,6 +52,12 @@ def refuses() -> Application:
     return application(refused("No."), input="Do harm.")
 
 
+def asks() -> Application:
+    return application(
+        call("ask_user", {"question": "Which order?"}), say("A1042."), input="Where is it?", questions=True
+    )
+
+
 def hangs() -> Application:
     return application(
         LOOK, msgspec.structs.replace(say("At last."), late_ms=3_600_000), input="Where is order A1042?"

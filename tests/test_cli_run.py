@@ -70,6 +70,33 @@ def test_the_input_and_the_operation_come_from_the_command_line(cli: CommandLine
     assert "Where is it?" in cli("log", done.value["run_id"]).out
 
 
+def test_what_a_run_is_begun_with_comes_from_the_command_line(cli: CommandLine) -> None:
+    options = ("--as-of", "2026-11-01", "--given", '{"order_id": "A1042"}', "--input-trust", "untrusted")
+    done = cli("run", f"{APP}:reads", "Where is it?", *options, "-o", "json")
+    assert done.code == 0
+    shown = cli("show", done.value["run_id"], "-o", "json").value
+    assert (shown["as_of"], shown["given"]) == ("2026-11-01", {"order_id": "A1042"})
+    assert shown["taint"] == ["input", "c1.0 get_order (undeclared)"]
+
+
+@pytest.mark.parametrize("given", ["[1]", "{", '{"a": 1, "a": 2}'])
+def test_given_that_is_no_object_starts_nothing(cli: CommandLine, given: str) -> None:
+    refused = cli("run", f"{APP}:reads", "Where is it?", "--given", given)
+    assert refused.code == 2
+    assert "run_started" not in refused.out
+
+
+def test_an_application_whose_model_may_ask_gets_its_answer(cli: CommandLine) -> None:
+    first = cli("run", f"{APP}:asks")
+    assert first.code == 7
+    [row] = cli("inbox", "-o", "json").value
+    assert row["kind"] == "question"
+    [run] = cli("runs", "list", "-o", "json").value
+    assert cli("answer", row["id"], "A1042").code == 0
+    last = cli("run", f"{APP}:asks", "--resume", run["run"])
+    assert (last.code, last.err) == (0, "")
+
+
 def test_a_run_of_another_application_is_left_alone(cli: CommandLine, tmp_path: Path) -> None:
     assert cli("run", f"{APP}:pays").code == 7
     run = cli("runs", "list", "-o", "json").value[0]["run"]
@@ -108,7 +135,14 @@ def test_what_is_no_application_exits_2_and_says_why(cli: CommandLine, reference
 
 
 def test_run_needs_a_store_and_one_way_to_go(cli: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert cli("run", f"{APP}:reads", "text", "--resume", "r1").code == 2
+    for more in (
+        ["text"],
+        ["--operation-id", "o"],
+        ["--given", "{}"],
+        ["--as-of", "x"],
+        ["--input-trust", "trusted"],
+    ):
+        assert cli("run", f"{APP}:reads", *more, "--resume", "r1").code == 2
     assert cli("run", f"{APP}:reads", "--resume", "r1").code == 3
     monkeypatch.delenv("BOUNDLOOP_STORE")
     assert cli("run", f"{APP}:reads").code == 2

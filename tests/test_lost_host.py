@@ -212,9 +212,9 @@ def test_a_host_that_reads_its_run_again_does_not_go_on_with_another_hosts_attem
 
     append = site.store.append
 
-    async def fails_once(_: Append) -> Any:
-        site.store.append = append  # type: ignore[method-assign]
-        raise StoreError("away")
+    async def fails_once(request: Append) -> Any:
+        site.store.append = append  # type: ignore[method-assign]  # as it was
+        raise StoreError(f"away from {request.run_id}")
 
     site.store.append = fails_once  # type: ignore[method-assign]  # the store is the test's own
     old.model.gate("slow").open()

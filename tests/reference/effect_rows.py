@@ -77,8 +77,8 @@ class Rows:
         mine = held is not None and held.holder == me
         match event:
             case e.ApprovalRequested():
-                # Nobody's "no" may make a lost effect look as if it hadn't been sent.
-                if held is None or held.status != "unknown":
+                # Nobody's "no" may make a lost effect look as if it hadn't been sent, whatever became of it meanwhile.
+                if held is None or held.status == "rejected" or mine:
                     self.put(key, Row("waiting_approval", intent, me))
             case e.ApprovalDecided(decision="reject") if mine:
                 self.put(key, Row("rejected", intent, me))

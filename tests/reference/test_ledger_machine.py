@@ -248,6 +248,8 @@ class LedgerMachine(RuleBasedStateMachine):
             return "not_sent"
         if subject.phase == "reconciling":
             return told
+        if over and looked.command.ask and subject.approval is None:
+            return told  # a question about an abandoned effect claims nothing; whoever says yes has the row looked at again
         # Told that it may go, it claims the key; what counts is the row as it is by then.
         now = self.rows.rows.get(key)
         taken_over = over and looked.row is not None and looked.row == now
