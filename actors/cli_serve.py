@@ -7,7 +7,7 @@ from typing import Any, Unpack
 
 import click
 
-from ..eventstore.location import parse_url
+from ..eventstore.location import parse_url, shown_url
 from ..eventstore.owned import real_path
 from ..runtime.errors import BoundloopError
 from .application import load_application
@@ -54,9 +54,11 @@ def serve(
 
 def _said(runtime: Runtime, url: str, name: str) -> list[str]:
     """Where it serves, and how others reach it."""
-    lines = [f"serving {safe_text(url)}, pid {os.getpid()}"]
+    lines = [f"serving {safe_text(shown_url(url))}, pid {os.getpid()}"]
     location = parse_url(url)
-    if location.kind == "memory":
+    if location.kind == "postgres":
+        lines.append("other shells:    the same --store; other machines: serve it there too")
+    if location.kind != "sqlite":
         return lines
     there = f"sqlite:///{real_path(location.path)}"
     lines.append(f"other shells:    boundloop inbox --store {quoted(there)}")

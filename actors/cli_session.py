@@ -15,7 +15,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import click
 from click.core import ParameterSource
 
-from ..eventstore.location import connect_store, parse_url
+from ..eventstore.location import connect_store, parse_url, shown_url
 from ..eventstore.port import EventStore
 from ..runtime.commands import CommandAnswer, OutsideCommand, decode_command, encode_command
 from ..runtime.errors import (
@@ -39,13 +39,14 @@ class Session:
 
     def __init__(self, store: EventStore, url: str, out: Output) -> None:
         self.store = store
-        self.url = url
+        self.url = shown_url(url)
         self.out = out
+        self._named_by_environment = os.environ.get("BOUNDLOOP_STORE") == url
 
     @property
     def store_option(self) -> str:
         """What a command for the next prompt has to add to mean this store; empty if the environment says so."""
-        return "" if os.environ.get("BOUNDLOOP_STORE") == self.url else f" --store {quoted(self.url)}"
+        return "" if self._named_by_environment else f" --store {quoted(self.url)}"
 
     async def submit(self, run_id: str, command: OutsideCommand) -> CommandAnswer:
         """Hand the command to whoever decides for this run. Raises ``Refused`` for a no."""
@@ -97,7 +98,7 @@ async def open_session(url: str, out: Output) -> Session:
     try:
         store = await connect_store(url, on_submit=decide_here, must_exist=True)
     except StoreUrlError as error:
-        raise StoreError("no_such_store", error.message, path=url) from error
+        raise StoreError("no_such_store", error.message, path=shown_url(url)) from error
     opened.append(store)
     return Session(store, url, out)
 
@@ -145,7 +146,7 @@ def store_option(function: F) -> F:
         envvar="BOUNDLOOP_STORE",
         callback=_store_url,
         metavar="URL",
-        help="The store, such as sqlite:///runs.db.  [env: BOUNDLOOP_STORE]",
+        help="The store, such as sqlite:///runs.db or postgresql://host/database.  [env: BOUNDLOOP_STORE]",
     )(function)
 
 

@@ -105,7 +105,7 @@ async def _all_runs(opened: EventStore) -> AsyncIterator[RunRow]:
 @output_option
 def path(store_url: str, output: str) -> int:
     """The file behind a store URL; nothing is opened."""
-    from ..eventstore.location import parse_url
+    from ..eventstore.location import parse_url, shown_url
 
     out = Output("json" if output == "json" else "jsonl" if output == "jsonl" else "plain")
     found = ""
@@ -118,7 +118,7 @@ def path(store_url: str, output: str) -> int:
     except BoundloopError as error:
         return out.error(error)
     if out.for_programs:
-        out.thing({"url": store_url, "kind": location.kind, "path": found})
+        out.thing({"url": shown_url(store_url), "kind": location.kind, "path": found})
     else:
         out.line(safe_text(found))
     return OK

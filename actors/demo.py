@@ -107,7 +107,7 @@ def play(plan: Plan, timeline: Timeline) -> Found:
 def refuse_owned(url: str) -> None:
     """Raise ``OwnedError`` if another process has the store: its runs, and its far side, would be that process's."""
     location = parse_url(url)
-    if location.kind == "memory":
+    if location.kind != "sqlite":
         return
     path = real_path(location.path)
     owner = live_owner(lock_path(path))

@@ -92,7 +92,7 @@ STORE_RETRIES_MAX: Final = 60
 BLOBS_TOGETHER_BYTES_MAX: Final = 8 * 1024 * 1024
 """Blobs that travel with their append. If they are more together, each goes before it by itself: any one fits a frame."""
 
-NEVER_STORED: Final = frozenset(("frame_too_large",))
+NEVER_STORED: Final = frozenset(("frame_too_large", "log_regressed"))
 """Errors of the store that no further try changes."""
 
 

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
-from ..eventstore.port import EventStore
+from ..eventstore.port import EventStore, SharedStore
 from ..runtime.errors import RunNotFound
+
+LOOK_S = 0.25
+"""How often a run is looked at that a host elsewhere in a shared store may have: nobody here is told of its appends."""
 
 
 class Followers:
@@ -35,7 +38,16 @@ class Followers:
                 raise RunNotFound(run_id)
             if row.seq > after_seq:
                 return True
-            await asyncio.wait((future,), timeout=timeout_s)
+            if not isinstance(store, SharedStore):
+                await asyncio.wait((future,), timeout=timeout_s)
+                return future.done()
+            loop = asyncio.get_running_loop()
+            over_at = loop.time() + timeout_s
+            while not future.done() and loop.time() < over_at:
+                await asyncio.wait((future,), timeout=min(LOOK_S, max(over_at - loop.time(), 0)))
+                row = await store.run(run_id)
+                if row is not None and row.seq > after_seq:
+                    return True
             return future.done()
         finally:
             left = self._waiting.get(run_id)

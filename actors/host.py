@@ -19,15 +19,26 @@ import msgspec
 from ..adapters.port import ModelAdapter, Progress
 from ..eventstore.codec import resolve
 from ..eventstore.history import load_intact, pins_from, pins_of
-from ..eventstore.port import Acquired, EventStore, HostRow, NewRun, NotFound, Owned, RunRow, Switch
+from ..eventstore.port import (
+    Acquired,
+    EventStore,
+    HostRow,
+    NewRun,
+    NotFound,
+    Owned,
+    RunRow,
+    SharedStore,
+    Switch,
+)
 from ..eventstore.process_identity import this_process
-from ..eventstore.submit import encode_answer, submit_unhosted
+from ..eventstore.submit import decode_answer, encode_answer, submit_unhosted
 from ..runtime.commands import (
     CommandAnswer,
     Executed,
     OutsideCommand,
     TakeOver,
     decode_command,
+    encode_command,
     strict_command,
 )
 from ..runtime.errors import (
@@ -37,6 +48,7 @@ from ..runtime.errors import (
     HistoryRefused,
     LogDamaged,
     Overloaded,
+    OwnedError,
     StoreError,
 )
 from ..runtime.events import AnyEvent, RunStarted
@@ -76,6 +88,9 @@ LEFT_ALONE_MAX: Final = 50_000
 forgotten first. A forgotten one is looked at again, and left alone again."""
 
 OVERLOADED_RETRY_MS: Final = 1_000
+
+FORWARD_TRIES: Final = 8
+"""How often a command follows a run that goes from host to host in a shared store."""
 
 
 class Elsewhere(Protocol):
@@ -439,10 +454,10 @@ class Host:
             if answered is not None:
                 return answered
         if driver is None:
-            async with self._lock(run_id):
-                driver = self._drivers.get(run_id)
-                if driver is None:
-                    return await self._decide_here(run_id, command)
+            decided = await self._decide_unhosted(run_id, command)
+            if isinstance(decided, CommandAnswer):
+                return decided
+            driver = decided
         answer: asyncio.Future[CommandAnswer] = self._loop.create_future()
         driver.post(command, answer)
         task = self._tasks.get(run_id)
@@ -451,11 +466,32 @@ class Host:
             await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
         return await answer
 
+    async def _decide_unhosted(self, run_id: str, command: OutsideCommand) -> CommandAnswer | RunDriver:
+        """The answer, of this host for a moment or of the host elsewhere in a shared store that has the run; or the driver, if
+        the run has one here by now."""
+        for _ in range(FORWARD_TRIES):
+            async with self._lock(run_id):
+                driver = self._drivers.get(run_id)
+                if driver is not None:
+                    return driver
+                try:
+                    return await self._decide_here(run_id, command)
+                except OwnedError:
+                    if not isinstance(self.store, SharedStore):
+                        raise
+            # Not under the lock: the other host may give the run up meanwhile, and this one is to take it then.
+            answer = await self.store.submit_elsewhere(run_id, command.command_id, encode_command(command))
+            if answer is not None:
+                return decode_answer(answer)
+        raise ConflictError("run_contended", "hosts keep taking the run; submit again", path=run_id)
+
     async def _decide_here(self, run_id: str, command: OutsideCommand) -> CommandAnswer:
         try:
             answer = await submit_unhosted(
                 self.store, run_id, command, host_id=self.host_id, publish=self.publish
             )
+        except OwnedError:
+            raise
         except StoreError:
             self._doubt(run_id)
             raise

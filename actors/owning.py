@@ -16,7 +16,7 @@ from ..adapters.port import ModelAdapter
 from ..eventstore.admission import create_unhosted
 from ..eventstore.history import load_run, pins_from
 from ..eventstore.location import open_store
-from ..eventstore.port import EventStore
+from ..eventstore.port import EventStore, SharedStore
 from ..runtime.commands import CommandAnswer, OutsideCommand
 from ..runtime.errors import (
     BoundloopError,
@@ -189,8 +189,10 @@ class Owning:
         host.refused_watchers.append(self.waiters.fail)
         host.failed_watchers.append(self._host_failed)
         host.watchers.add(self._committed)
-        # One file, one owner: whoever held a host row in it before is gone, proved by the lock that we hold.
-        dead = [row.host_id for row in await opened.hosts()] if self._owns_store else []
+        # One file, one owner: whoever held a host row in it before is gone, proved by the lock that we hold. In a shared store
+        # other hosts live on.
+        alone = self._owns_store and not isinstance(opened, SharedStore)
+        dead = [row.host_id for row in await opened.hosts()] if alone else []
         self._host = host
         if cluster is not None:
             self._cluster = cluster(host, bool(dead))

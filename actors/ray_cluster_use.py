@@ -65,12 +65,21 @@ OVERLOADED_RETRY_MS: Final = 1_000
 def refuse_unfit(parts: Parts, pools: Mapping[str, Pool], url: str, *, insisted: bool) -> None:
     """What can be seen without a cluster. ``insisted``: Ray was asked for, not only found. Raises ``DeclarationError``: a
     store that other processes can't reach, an option that Ray refuses, an application that can't travel."""
-    if parse_url(url).kind == "memory":
+    kind = parse_url(url).kind
+    if kind == "memory":
         if not insisted:
             return
         raise DeclarationError(
             "store_not_shared",
             "memory:// can't be reached by other processes: leave out ray=, or give a file",
+            path="store",
+        )
+    if kind == "postgres":
+        if not insisted:
+            return
+        raise DeclarationError(
+            "store_not_on_ray",
+            "run actors don't open postgresql:// yet: leave out ray=, and start a Runtime on each machine",
             path="store",
         )
     check_options(pools)
@@ -115,7 +124,7 @@ class RayClusterUse:
     ) -> Owning | Attached:
         """Own the store, or attach to whoever does. Raises as ``open_store``."""
         location = parse_url(url)
-        if location.kind == "memory":
+        if location.kind != "sqlite":
             return await Owning.open(parts, url, take_over=take_over, clock=clock)
         path = real_path(location.path)
         serving = await self._serving(parts, path, url, take_over=take_over, clock=clock, lost=lost)

@@ -1,7 +1,8 @@
 """From a store's URL to a store.
 
-``memory://`` · ``sqlite:///relative/file.db`` · ``sqlite:////absolute/file.db``. No query, no user, no fragment: a
-store has no options that change what it promises.
+``memory://`` · ``sqlite:///relative/file.db`` · ``sqlite:////absolute/file.db`` · ``postgresql://user@host/database``
+(``postgres_url`` says what it takes). A file's URL has no query, no user, no fragment: a store has no options that change
+what it promises.
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ import msgspec
 
 from ..runtime.errors import StoreError, StoreUrlError
 from .port import EventStore, ReadyListener, SubmitHandler
+from .postgres_url import SCHEMES, parse_postgres_url, without_password
 
 
 class Location(msgspec.Struct, frozen=True):
-    """``path`` is empty for ``memory``."""
+    """``kind`` is ``memory``, ``sqlite`` or ``postgres``. ``path`` is the file of a ``sqlite`` store, else empty."""
 
     kind: str
     path: str = ""
@@ -25,12 +27,15 @@ class Location(msgspec.Struct, frozen=True):
 
 def parse_url(url: str) -> Location:
     """Raises ``StoreUrlError``."""
+    if url.partition("://")[0] in SCHEMES:
+        parse_postgres_url(url)
+        return Location("postgres")
     try:
         parts = urlsplit(url)
     except ValueError as error:
         raise StoreUrlError(url, str(error)) from error
     if not url[len(parts.scheme) :].startswith("://"):
-        raise StoreUrlError(url, "write memory:// or sqlite:///file")
+        raise StoreUrlError(url, "write memory://, sqlite:///file or postgresql://host/database")
     if parts.query or parts.fragment:
         raise StoreUrlError(
             url, "a store URL takes neither a query nor a fragment (write %3F for ? and %23 for #)"
@@ -40,7 +45,7 @@ def parse_url(url: str) -> Location:
             raise StoreUrlError(url, "memory:// takes nothing after it")
         return Location("memory")
     if parts.scheme != "sqlite":
-        raise StoreUrlError(url, "known stores are memory:// and sqlite:///file")
+        raise StoreUrlError(url, "known stores are memory://, sqlite:///file and postgresql://host/database")
     if parts.netloc:
         raise StoreUrlError(url, "a file needs three slashes: sqlite:///relative or sqlite:////absolute")
     path = unquote(parts.path[1:])
@@ -57,7 +62,8 @@ async def open_store(
     on_ready: ReadyListener | None = None,
     clock: Callable[[], int] | None = None,
 ) -> EventStore:
-    """Open as owner, and serve other processes on the socket beside the file until ``close``.
+    """Open to host runs in it. A file is opened as its owner, and other processes are served on the socket beside it until
+    ``close``; PostgreSQL has no owner, and ``take_over`` says nothing there.
 
     An owner that is there for one command only is waited for, up to 5 s. ``take_over``: kill an owner that can be proved
     to be the one in the lock file. ``on_submit`` handles outside
@@ -69,6 +75,10 @@ async def open_store(
         from .memory import MemoryStore
 
         return MemoryStore(clock=clock, on_submit=on_submit, on_ready=on_ready)
+    if location.kind == "postgres":
+        from .postgres import PostgresStore
+
+        return await PostgresStore.open(url, clock=clock, on_submit=on_submit, on_ready=on_ready)
     from .owned import OwnedSqliteStore
 
     return await OwnedSqliteStore.open_owned(
@@ -79,15 +89,20 @@ async def open_store(
 async def connect_store(
     url: str, *, on_submit: SubmitHandler | None = None, take_over: bool = False, must_exist: bool = False
 ) -> EventStore:
-    """For one command: through the owner's socket if a process owns the file, else as its owner meanwhile.
+    """For one command: through the owner's socket if a process owns the file, else as its owner meanwhile; to PostgreSQL
+    like everybody.
 
-    ``on_submit`` is used only as owner. ``must_exist`` refuses to make a new file. Commands that race for a file without
+    ``on_submit`` is used only as owner, or for a run that no live host has. ``must_exist`` refuses to make a new store. Commands that race for a file without
     an owner agree: the losers of the lock go through the winner's socket, and when it closes, on to the next owner.
     Raises ``OwnedError`` for an owner that doesn't answer, ``StoreError``.
     """
     location = parse_url(url)
     if location.kind == "memory":
         return await open_store(url, on_submit=on_submit)
+    if location.kind == "postgres":
+        from .postgres import PostgresStore
+
+        return await PostgresStore.open(url, on_submit=on_submit, must_exist=must_exist)
     from .peer import PeerStore
     from .sqlite_file import real_path
 
@@ -97,6 +112,11 @@ async def connect_store(
     return await PeerStore.connect(path, on_submit=on_submit, take_over=take_over)
 
 
+def shown_url(url: str) -> str:
+    """A store's URL as people and logs may see it: without a password."""
+    return without_password(url)
+
+
 def _insist_on_file(path: str, url: str) -> None:
     import os
 
@@ -104,4 +124,4 @@ def _insist_on_file(path: str, url: str) -> None:
         raise StoreUrlError(url, "there is no such file")
 
 
-__all__ = ["Location", "StoreError", "connect_store", "open_store", "parse_url"]
+__all__ = ["Location", "StoreError", "connect_store", "open_store", "parse_url", "shown_url"]

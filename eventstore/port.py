@@ -9,7 +9,7 @@ are ``StoreError`` (the store can't say) and mean: nothing is known to be commit
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 import msgspec
 
@@ -304,3 +304,14 @@ class EventStore(Protocol):
         ...
 
     async def close(self) -> None: ...
+
+
+@runtime_checkable
+class SharedStore(Protocol):
+    """A store that processes use beside each other, without an owner. So nobody can prove that another's host is dead, but
+    by its owner row's expiry; and a command for a run that a live host elsewhere has travels through the store."""
+
+    async def submit_elsewhere(self, run_id: str, command_id: str, command: bytes) -> bytes | None:
+        """The encoded answer of the live host in another process that has the run; None if none has it. Raises what that
+        host raised, and ``StoreError`` (``host_silent``) for one that lives and doesn't answer."""
+        ...

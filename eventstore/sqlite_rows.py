@@ -123,8 +123,10 @@ class SqliteRows(SqliteAppends):
                 if wanted and column in ("operation_id", "root_id"):
                     tests.append(f"{column} <> ''")  # lets SQLite use the partial index
         if where.waiting_for_prefix is not None:
-            tests.append("substr(waiting_for, 1, ?) = ?")
-            values += [len(where.waiting_for_prefix), where.waiting_for_prefix]
+            # As bytes: SQLite's functions on texts stop at U+0000.
+            prefix = where.waiting_for_prefix.encode()
+            tests.append("substr(CAST(waiting_for AS BLOB), 1, ?) = ?")
+            values += [len(prefix), prefix]
             if where.waiting_for_prefix:
                 tests.append("waiting_for <> ''")
         if where.after:

@@ -42,6 +42,7 @@ from .port import (
     HostRow,
     NotFound,
     Owned,
+    SharedStore,
 )
 from .process_identity import start_of, this_process
 
@@ -283,7 +284,10 @@ async def host_for_one_command(store: EventStore) -> AsyncGenerator[str]:
 
 async def proved_dead(store: EventStore) -> tuple[str, ...]:
     """Hosts of this machine whose process is gone, by pid, start time and boot: they needn't expire first. For
-    whoever holds the file's lock: no other process can be this file's host then."""
+    whoever holds the file's lock: no other process can be this file's host then. In a shared store none is proved: machines
+    may have one name, and containers of one machine the same numbers for other processes."""
+    if isinstance(store, SharedStore):
+        return ()
     here = this_process()
     return tuple(
         host.host_id

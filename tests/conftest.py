@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 from tests.command_line import CommandLine
+from tests.postgres_server import Server, running
 from tests.stepped_runtime import Site
 
 # The same histories in every run of the suite, so that a change and nothing else decides whether it passes. New ones are
@@ -33,3 +34,10 @@ def cli(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.
     made = CommandLine(tmp_path, capsys)
     monkeypatch.setenv("BOUNDLOOP_STORE", made.url)
     return made
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Server]:
+    """A PostgreSQL server for the whole session; each ``url()`` of it is a store of its own."""
+    with running() as server:
+        yield server

