@@ -347,7 +347,10 @@ class Embedded:
 
         async def turn(serving: Serving) -> None:
             store = serving.store
-            await store.set_switch(wishes.switch(scope, target, by, reason, store.now_ms()), on=on)
+            turned = wishes.switch(scope, target, by, reason, store.now_ms())
+            if self.parts.secrets is not None:
+                turned = self.parts.secrets.switch(turned)
+            await store.set_switch(turned, on=on)
 
         await self._with(turn)
 

@@ -16,7 +16,7 @@ from ..adapters.port import ModelAdapter
 from ..eventstore.admission import create_unhosted
 from ..eventstore.history import load_run, pins_from
 from ..eventstore.location import open_store
-from ..eventstore.port import EventStore, SharedStore
+from ..eventstore.port import EventStore, SharedStore, Switch
 from ..runtime.commands import CommandAnswer, OutsideCommand
 from ..runtime.errors import (
     BoundloopError,
@@ -415,6 +415,10 @@ class Owning:
         """Another process appended to this run."""
         self._followers.tell(run_id)
 
+    def on_switch(self, switch: Switch) -> Switch:
+        """A kill switch, whoever turns it, without what is declared; its reason stays readable to whoever lists them."""
+        return switch if self.parts.secrets is None else self.parts.secrets.switch(switch)
+
     async def on_submit(self, run_id: str, command_id: str, data: bytes) -> bytes:
         return await self.host.on_submit(run_id, command_id, data)
 
@@ -475,6 +479,7 @@ def _listen(store: Any, owning: Owning) -> None:
     for name, listener in (
         ("on_submit", owning.on_submit),
         ("on_ready", owning.on_ready),
+        ("on_switch", owning.on_switch),
         ("on_ask", owning.on_ask),
         ("on_remote_append", owning.heard_of_append),
     ):

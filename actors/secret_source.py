@@ -15,6 +15,7 @@ from typing import Final, TypeAlias, cast
 import msgspec
 
 from ..adapters.port import CallPreparing, Progress, TextDelta
+from ..eventstore.port import Switch
 from ..runtime.canonical import JSON, canonical_bytes, decode_canonical
 from ..runtime.commands import Cancel, OutsideCommand, RecordFact, ResolveCall
 from ..runtime.errors import CallerError, DeclarationError
@@ -190,6 +191,10 @@ class Secrets:
             changed["value"] = self._json_text(command.value, command.name)
         return msgspec.structs.replace(command, **changed) if changed else command
 
+    def switch(self, switch: Switch) -> Switch:
+        """A kill switch whose reason is without what is declared. Its scope and target stay: they say what it stops."""
+        return msgspec.structs.replace(switch, reason=self.redactor.text(switch.reason))
+
     def given(self, encoded: bytes) -> bytes:
         """The typed inputs of a run, canonical JSON, without what is declared; empty stays empty."""
         return canonical_bytes(self.redactor.json(decode_canonical(encoded))) if encoded else encoded
@@ -198,9 +203,12 @@ class Secrets:
         """JSON as a text; ``member``: that of which it is the value, if it is one."""
         try:
             value = parse_value(text) if text else None
+            # What a number is read as may hold less of it than what is written.
+            without = self.redactor.numbers(text)
+            shown = value if without == text else parse_value(without)
         except CallerError:
             return self.redactor.text(text)  # no JSON: it will be refused
-        (kept,) = cast("dict[str, JSON]", self.redactor.json({member: value})).values()
+        (kept,) = cast("dict[str, JSON]", self.redactor.json({member: shown})).values()
         return text if kept == value else canonical_bytes(kept).decode()
 
     def _value(self, asked: SecretQuestion) -> str:

@@ -204,6 +204,9 @@ class Switch(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 SubmitHandler = Callable[[str, str, bytes], Awaitable[bytes]]
 """(run_id, command_id, encoded command) -> encoded answer; called in the owner process for outside commands."""
 
+SwitchHandler = Callable[[Switch], Switch]
+"""Called in the owner process with a kill switch that is about to be stored, whoever turns it; gives what may be stored."""
+
 AskHandler = Callable[[str, bytes], Awaitable[bytes]]
 """(kind, question) -> answer; called in the owner process for what its own hosts elsewhere ask of it besides the store."""
 

@@ -26,6 +26,7 @@ from .port import (
     StoredAppend,
     SubmitHandler,
     Switch,
+    SwitchHandler,
 )
 from .sqlite_rows import SqliteRows
 from .sqlite_thread import StoreThread
@@ -55,6 +56,7 @@ class SqliteStore:
         self.on_submit = on_submit
         self.on_ask: AskHandler | None = None
         self.on_remote_append: CommitListener | None = None
+        self.on_switch: SwitchHandler | None = None
         self._on_ready = on_ready
         self._clock = StoreClock()
         self._now_ms = self._clock.now_ms if clock is None else NeverFalling(clock)
@@ -219,7 +221,8 @@ class SqliteStore:
         return self._rows.switches_count
 
     async def set_switch(self, switch: Switch, *, on: bool) -> None:
-        await self._thread.submit(lambda: self._rows.set_switch(switch, on), writes=True, light=True)
+        kept = switch if self.on_switch is None else self.on_switch(switch)
+        await self._thread.submit(lambda: self._rows.set_switch(kept, on), writes=True, light=True)
 
     async def submit(self, run_id: str, command_id: str, command: bytes) -> bytes:
         """Runs the handler on the loop that opened the store, from whatever loop it is called."""

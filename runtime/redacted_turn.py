@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from .canonical import canonical_bytes
+from .canonical import JSON, canonical_bytes, child_path
 from .errors import CallerError
 from .model import ModelTurn, ProposedCall
 from .redaction import UNREADABLE, Redactor, marker
@@ -66,16 +66,36 @@ def _arguments(raw: bytes, redactor: Redactor, secret: tuple[str, ...]) -> tuple
     if not raw:
         return raw, ""
     try:
-        kept, place = redactor.arguments(parse_object(raw), secret)
+        read = parse_object(raw)
+        written = raw.decode()
+        without = redactor.numbers(written)
+        shown = read if without == written else parse_object(without)
+        kept, place = redactor.arguments(shown, secret)
     except CallerError:
         return _unreadable(raw, redactor, secret)
+    # A place that ``arguments`` doesn't name is of a number alone: then no name on the way was changed.
+    place = place or ("" if shown is read else _first_change(read, shown, "$"))
     return (canonical_bytes(kept), place) if place else (raw, "")
 
 
+def _first_change(before: JSON, after: JSON, path: str) -> str:
+    """Where the first of two values of one shape differs from the second; empty if nowhere."""
+    if isinstance(before, dict) and isinstance(after, dict):
+        below = ((item, after[name], child_path(path, name)) for name, item in before.items())
+    elif isinstance(before, list) and isinstance(after, list):
+        pairs = enumerate(zip(before, after, strict=True))
+        below = ((item, other, f"{path}[{index}]") for index, (item, other) in pairs)
+    else:
+        return "" if isinstance(after, str) == isinstance(before, str) else path
+    return next((place for each in below if (place := _first_change(*each))), "")
+
+
 def _unreadable(raw: bytes, redactor: Redactor, secret: tuple[str, ...]) -> tuple[bytes, str]:
-    """What is no JSON will not run. It can't be told what of it is an argument, so a part isn't taken out."""
+    """What is no JSON will not run. It can't be told what of it is an argument, or a text, so a part isn't taken out."""
     text = raw.decode("utf-8", "replace")
     read = _escape.sub(lambda found: chr(int(found[1], 16)), text)
-    if secret or redactor.text(text) != text or redactor.text(read) != read or redactor.names_field(read):
+    bare = read.replace('"', " ")
+    found = redactor.numbers(bare) != bare or any(redactor.text(each) != each for each in (text, read))
+    if secret or found or redactor.names_field(read):
         return marker(UNREADABLE).encode(), "$"
     return raw, ""

@@ -17,6 +17,13 @@ from urllib.parse import quote
 
 from .canonical import JSON, canonical_bytes, child_path
 from .errors import DeclarationError
+from .redacted_number import (
+    digits_of_number,
+    digits_of_value,
+    maybe_number,
+    number_or_text,
+    written_as_number,
+)
 from .schema_pattern import search_source
 from .secret_arguments import is_reference, is_secret_name
 
@@ -106,11 +113,13 @@ class Redactor:
     patterns or fields."""
 
     __slots__ = (
+        "_digits",
         "_fields",
         "_in_json",
         "_markers",
         "_named",
         "_needles",
+        "_of_numbers",
         "_patterns",
         "_search",
         "_values",
@@ -136,6 +145,12 @@ class Redactor:
         self._named = named
         self._needles = tuple(sorted(named, key=len, reverse=True))
         self._in_json = tuple(json.dumps(form, ensure_ascii=False)[1:-1].encode() for form in self._needles)
+        self._digits = tuple(
+            (digits, marker(name)) for name, value in self._values if (digits := digits_of_value(value))
+        )
+        self._of_numbers = bool(
+            self._digits or patterns or any(map(written_as_number.fullmatch, self._needles))
+        )
         kept = _either(markers)
         self._search = tuple(
             (re.compile(source), re.compile(f"(?:{kept})|({source})"), _marked_by(marker(name)))
@@ -171,7 +186,7 @@ class Redactor:
         found = tuple(
             needle for needle, written in zip(self._needles, self._in_json, strict=True) if written in encoded
         )
-        if not self._search and not self._fields and not found:
+        if not self._search and not self._fields and not found and not self._in_numbers(encoded):
             return value
         redacted, path = self._of(found)._walk(value, "$", None)
         return redacted if path else value
@@ -191,6 +206,19 @@ class Redactor:
                 kept[name] = value
         return kept, found
 
+    def number(self, written: str) -> str:
+        """A number as JSON writes it; a text without what is declared if that stands in it, however it is written."""
+        text = self.text(written)
+        if text == written and self._digits:
+            digits = digits_of_number(written)
+            return next((mark for value, mark in self._digits if value in digits), written)
+        return text
+
+    def numbers(self, text: str) -> str:
+        """JSON, or what is almost JSON, in which the numbers that hold something declared are texts without it. What reads a
+        number keeps less of it than is written, so this comes before; texts are left to ``json`` and ``arguments``."""
+        return number_or_text.sub(self._number_found, text) if self._of_numbers else text
+
     def names_field(self, text: str) -> bool:
         """Whether a text that is no JSON names a declared field."""
         lower = text.lower()
@@ -203,6 +231,21 @@ class Redactor:
         only = copy.copy(self)
         only._needles = needles
         return only
+
+    def _in_numbers(self, encoded: bytes) -> bool:
+        """Whether the digits of a value may stand in a number of canonical JSON that is written in another way."""
+        return bool(self._digits) and any(
+            value in digits
+            for written in maybe_number.finditer(encoded)
+            for digits in (digits_of_number(written[0].decode()),)
+            for value, _ in self._digits
+        )
+
+    def _number_found(self, found: re.Match[str]) -> str:
+        written = found[1]
+        if written is None or (text := self.number(written)) == written:
+            return found[0]
+        return json.dumps(text)
 
     def _named_for(self, found: re.Match[str]) -> str:
         text = found[0]
@@ -225,7 +268,7 @@ class Redactor:
             return items, first
         if isinstance(value, int | float) and not isinstance(value, bool):
             digits = canonical_bytes(value).decode()
-            text = self.text(digits)
+            text = self.number(digits)
             return (text, path) if text != digits else (value, "")
         return value, ""
 

@@ -18,6 +18,7 @@ from boundloop.eventstore.location import connect_store
 from boundloop.eventstore.port import Switch
 from boundloop.runtime.limits import Limits
 from boundloop.runtime.prices import FREE
+from boundloop.runtime.redaction import Redaction
 from boundloop.runtime.tool_spec import tool
 
 
@@ -55,6 +56,18 @@ def test_the_command_line_stops_a_run_in_flight(tmp_path: Path, scope: tuple[str
         assert bank.paid == [1]
         if scope[0] != "tool":
             assert (result.outcome, result.reason) == ("cancelled", "kill_switch")
+
+
+def test_the_reason_of_a_switch_turned_elsewhere_is_redacted_by_the_owner(tmp_path: Path) -> None:
+    """The command line knows no redaction; what it asks for enters the store in the owner's process."""
+    path = tmp_path / "runs.db"
+    redact = Redaction(values={"api_key": "sk-live-CANARY-4242"})
+    with Runtime(store=f"sqlite:///{path}", model=ScriptedModel([], price=FREE), redact=redact):
+        done = boundloop(path, "switch", "on", "global", "--reason", "leaked sk-live-CANARY-4242")
+        assert done.returncode == 0, done.stderr
+        listed = boundloop(path, "switch", "list", "-o", "json").stdout
+        assert "leaked [redacted:api_key]" in listed
+    assert b"CANARY" not in b"".join(file.read_bytes() for file in tmp_path.iterdir() if file.is_file())
 
 
 def test_a_switch_turned_off_elsewhere_lets_effects_through_again(tmp_path: Path) -> None:

@@ -15,6 +15,8 @@ from hypothesis import strategies as st
 
 from boundloop.runtime.canonical import JSON, canonical_bytes
 from boundloop.runtime.errors import DeclarationError
+from boundloop.runtime.model import ModelTurn, ProposedCall
+from boundloop.runtime.redacted_turn import redacted_turn
 from boundloop.runtime.redaction import Redaction
 from boundloop.runtime.secret_arguments import is_reference, reference_name
 
@@ -76,6 +78,96 @@ def test_members_are_redacted_at_any_depth_by_name_value_and_number() -> None:
         "n": 1.5,
         "yes": True,
     }
+
+
+CARD = "4111111111111111"
+NUMBERS = Redaction(
+    values={
+        "card": CARD,
+        "account": "9123456789012345678",
+        "padded": "0055667788990011",
+        "rate": "271.82818284500",
+    },
+    patterns={"iban": r"77[0-9]{14}"},
+)
+
+
+@pytest.mark.parametrize(
+    ("written", "name"),
+    [
+        ("4111111111111111", "card"),
+        ("-4111111111111111", "card"),
+        ("4111111111111111e-30", "card"),
+        ("4111111111111111E+30", "card"),
+        ("4111111111111111e-99999", "card"),
+        ("4.111111111111111e15", "card"),
+        ("4.111111111111111e-15", "card"),
+        ("411111111111.1111e-300", "card"),
+        ("0.00004111111111111111", "card"),
+        ("12.4111111111111111", "card"),
+        ("4111111111111111.0000000000000001", "card"),
+        ("9123456789012345678.0", "account"),
+        ("0.9123456789012345678e19", "account"),
+        ("55667788990011", "padded"),
+        ("5566778899001.1e-7", "padded"),
+        ("271.828182845", "rate"),
+        ("271828182845e-40", "rate"),
+        ("7712345678901234.5", "iban"),
+        ("7712345678901234e-40", "iban"),
+    ],
+)
+def test_a_value_is_found_however_a_number_holds_it(written: str, name: str) -> None:
+    redactor = NUMBERS.redactor()
+    text = f'{{"n": [1, {{"m": {written}}}], "text": "{name} 1e5"}}'
+    reply = ModelTurn(finish="calls", calls=(ProposedCall("x", text.encode(), "l"),))
+    (kept,) = redacted_turn(reply, redactor, {}).calls
+    assert kept.withheld == "$.n[1].m"
+    assert json.loads(kept.arguments)["n"][0] == 1
+    assert f"[redacted:{name}]" in json.loads(kept.arguments)["n"][1]["m"]
+    assert json.loads(kept.arguments)["text"] == f"{name} 1e5"
+    broken = ProposedCall("x", text[:-1].encode(), "l")
+    (kept,) = redacted_turn(ModelTurn(finish="calls", calls=(broken,)), redactor, {}).calls
+    assert (kept.withheld, kept.arguments) == ("$", b"[redacted:unreadable]")
+
+
+@pytest.mark.parametrize(
+    "number", [4111111111111111, 4.111111111111111e-15, 0.4111111111111111, 55667788990011]
+)
+def test_a_value_is_found_in_a_number_of_a_result(number: float) -> None:
+    kept = NUMBERS.redactor().json({"rows": [number, "x", 2.5]})
+    assert isinstance(kept, dict)
+    assert "[redacted:" in str(kept["rows"])
+    assert str(number) not in str(kept)
+
+
+@pytest.mark.parametrize(
+    "written",
+    ["1e309", "0.5", "3.141592653589793", "411111111111111", "5566.7788", "-1e-400", "27182818284e2"],
+)
+def test_another_number_stays_as_it_is_written(written: str) -> None:
+    redactor = NUMBERS.redactor()
+    raw = f'{{"n": {written}}}'
+    assert redactor.numbers(raw) == raw
+    assert redactor.number(written) == written
+
+
+@given(
+    st.text("123456789", min_size=8, max_size=19),
+    st.text("0123456789", max_size=3),
+    st.integers(0, 18),
+    st.integers(-330, 280),
+)
+def test_no_way_to_write_a_number_hides_the_digits_of_a_value(
+    value: str, before: str, point: int, exponent: int
+) -> None:
+    digits = before.lstrip("0") + value
+    cut = min(point, len(digits) - 1)
+    written = f"{digits[: cut + 1]}.{digits[cut + 1 :] or '0'}e{exponent}"
+    redactor = Redaction(values={"v": value}).redactor()
+    call = ProposedCall("x", f'{{"n": {written}}}'.encode(), "l")
+    (kept,) = redacted_turn(ModelTurn(finish="calls", calls=(call,)), redactor, {}).calls
+    assert kept.withheld
+    assert value.encode() not in kept.arguments
 
 
 def test_two_members_that_become_one_name_are_both_kept() -> None:

@@ -16,12 +16,12 @@ from tests.tree_play import Play
 from boundloop.actors.application import Application, misfit
 from boundloop.actors.application_answers import check_answer
 from boundloop.actors.context import ToolContext
-from boundloop.actors.secret_source import SecretQuestion, Secrets, settings_of
+from boundloop.actors.secret_source import SecretQuestion, Secrets, SecretSettings, settings_of
 from boundloop.adapters import ScriptedModel
 from boundloop.adapters.script import call, calls, say
 from boundloop.runtime import Applied, Observed, Policy, PolicyDecision, Redaction, ToolError, agent, tool
 from boundloop.runtime import events as e
-from boundloop.runtime.commands import Send
+from boundloop.runtime.commands import ResolveCall, Send
 from boundloop.runtime.errors import ConflictError, DeclarationError
 from boundloop.runtime.guardrails import GuardrailDecision, Guardrails
 from boundloop.runtime.limits import Limits
@@ -134,6 +134,43 @@ def test_a_secret_that_a_model_proposes_is_refused_and_not_recorded(site: Site, 
     assert CANARY not in stored
     assert "ANARY-4242" not in stored
     assert "hunter2" not in stored
+
+
+def test_a_secret_that_a_model_writes_as_a_number_is_refused_however_it_is_written(site: Site) -> None:
+    ran: list[float] = []
+
+    @tool(risk="read")
+    def weigh(n: float) -> float:
+        """Weigh."""
+        ran.append(n)
+        return n
+
+    raw = '{"n": 4111111111111111e-30}'
+    redact = Redaction(values={"card": "4111111111111111"})
+    host = site.open([call("weigh", raw=raw), say("done")], [weigh], redact=redact)
+    (rejected,) = site.of(host.run().run_id, e.CallRejected)
+    assert rejected.code == "secret_in_argument"
+    assert ran == []
+    assert "4111111111111111" not in seen(site, host)
+
+
+def test_a_persons_result_is_recorded_without_a_number_that_holds_it() -> None:
+    secrets = Secrets(SecretSettings(Redaction(values={"card": "4111111111111111"}), None))
+    said = ResolveCall(
+        command_id="c", by="ops", call="c1", outcome="applied", result='{"n": 4111111111111111e-30}'
+    )
+    shown = secrets.command(said)
+    assert isinstance(shown, ResolveCall)
+    assert shown.result == '{"n":"[redacted:card]e-30"}'
+
+
+def test_the_reason_of_a_kill_switch_is_recorded_without_it(site: Site) -> None:
+    host = site.open([say("done")], [], redact=REDACT)
+    host.rt.switch("global", on=True, by="ops", reason=f"leaked {CANARY}")
+    (turned,) = site.store.switches_known()
+    assert (turned.by, turned.reason) == ("ops", f"leaked {MARK}")
+    host.rt.switch("global", on=False, by="ops")
+    assert site.store.switches_known() == ()
 
 
 def test_what_a_person_says_is_recorded_without_it(site: Site) -> None:
