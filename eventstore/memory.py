@@ -260,7 +260,7 @@ class MemoryStore:
         rows = [
             row for row in self._ledger.values() if row.status == "unknown" and tenant in (None, row.tenant)
         ]
-        return sorted(rows, key=lambda row: row.at_ms)[:limit]
+        return sorted(rows, key=lambda row: (row.at_ms, row.tenant, row.key))[:limit]
 
     # --- hosts and ownership ---------------------------------------------------------------------------------------
 

@@ -120,10 +120,9 @@ def runs_query(where: RunFilter, after_key: int | None) -> tuple[str, list[objec
             tests.append(f"{column} = {value(to_column(wanted))}")
             if wanted and column in ("operation_id", "root_id"):
                 tests.append(f"{column} <> ''")  # lets the server use the partial index
-    if where.waiting_for_prefix is not None:
+    if where.waiting_for_prefix:
         tests.append(f"starts_with(waiting_for, {value(to_column(where.waiting_for_prefix))})")
-        if where.waiting_for_prefix:
-            tests.append("waiting_for <> ''")
+        tests.append("waiting_for <> ''")
     if after_key is not None:
         tests.append(f"run_key < {value(after_key)}")
     query = f"SELECT {_RUN_COLUMNS} FROM runs WHERE {' AND '.join(tests)} ORDER BY run_key DESC LIMIT "

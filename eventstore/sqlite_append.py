@@ -159,6 +159,7 @@ class SqliteAppends:
                 return self._refusal(request) or ClaimTaken(held)
         seq = request.expected_seq + request.event_count
         marked = known is not None and known.ready_at_ms is not None
+        waited = () if known is None else known.waiting_keys
         if known is None:
             known = self._create(request, now_ms)
         elif not self._advance(request, known, seq, now_ms):
@@ -180,6 +181,7 @@ class SqliteAppends:
         )
         for digest, data in request.blobs:
             self.put_blob(digest, data)
+        mark = len(self._woken)
         for settlement in request.settlements[: request.settled_first]:
             self._settle(request, settlement, now_ms)
         if request.claim is not None:
@@ -188,7 +190,11 @@ class SqliteAppends:
             self._settle(request, settlement, now_ms)
         for run_id in request.wake_runs:
             self._wake(run_id, now_ms)
-        return Appended(seq, now_ms, marked and known.ready_at_ms is None)
+        begun = new_waits(waited, request.index.waiting_keys)
+        if any(is_at_rest(self.ledger_row(known.tenant, key)) for key in begun):
+            self._wake(request.run_id, now_ms)
+        taken = marked and known.ready_at_ms is None and request.run_id not in self._woken[mark:]
+        return Appended(seq, now_ms, taken)
 
     def _out_of_line(self, request: Append, known: _Known) -> AppendAnswer | None:
         """A writer that isn't the run's any more is told so; one that is has a bug, and it is raised."""
@@ -310,8 +316,7 @@ class SqliteAppends:
         if is_ended(request.index):
             return None
         ready_at_ms = known.ready_at_ms if request.release or request.ready else None
-        begun = new_waits(known.waiting_keys, request.index.waiting_keys)
-        if request.ready or any(is_at_rest(self.ledger_row(known.tenant, key)) for key in begun):
+        if request.ready:
             self._woken.append(request.run_id)
             return now_ms if ready_at_ms is None else ready_at_ms
         return ready_at_ms

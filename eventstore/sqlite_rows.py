@@ -122,13 +122,12 @@ class SqliteRows(SqliteAppends):
                 values.append(wanted)
                 if wanted and column in ("operation_id", "root_id"):
                     tests.append(f"{column} <> ''")  # lets SQLite use the partial index
-        if where.waiting_for_prefix is not None:
+        if where.waiting_for_prefix:
             # As bytes: SQLite's functions on texts stop at U+0000.
             prefix = where.waiting_for_prefix.encode()
             tests.append("substr(CAST(waiting_for AS BLOB), 1, ?) = ?")
             values += [len(prefix), prefix]
-            if where.waiting_for_prefix:
-                tests.append("waiting_for <> ''")
+            tests.append("waiting_for <> ''")
         if where.after:
             last = self._one("SELECT run_key FROM runs WHERE run_id = ?", (where.after,))
             if last is None:
@@ -159,7 +158,7 @@ class SqliteRows(SqliteAppends):
     def unknown_effects(self, tenant: str | None, limit: int) -> list[LedgerRow]:
         rows = self._all(
             f"SELECT {LEDGER_COLUMNS} FROM ledger WHERE status = 'unknown' AND (? IS NULL OR tenant = ?) "
-            "ORDER BY at_ms LIMIT ?",
+            "ORDER BY at_ms, tenant, key LIMIT ?",
             (tenant, tenant, limit),
         )
         return [LedgerRow(**named(LEDGER_COLUMNS, row)) for row in rows]
@@ -271,9 +270,9 @@ class SqliteRows(SqliteAppends):
         )
         for owner in gone:
             rows += self._all(
-                "SELECT updated_at_ms, run_key, run_id FROM runs "
-                "WHERE owner = ? AND owner <> '' AND ready_at_ms IS NULL AND damaged = '' LIMIT ?",
-                (owner, limit),
+                "SELECT CASE WHEN wake_at_ms <= ? THEN wake_at_ms ELSE updated_at_ms END, run_key, run_id FROM runs "
+                "WHERE owner = ? AND owner <> '' AND ready_at_ms IS NULL AND damaged = '' ORDER BY 1, 2 LIMIT ?",
+                (now_ms, owner, limit),
             )
         return [run_id for _, _, run_id in sorted(rows)[:limit]]
 

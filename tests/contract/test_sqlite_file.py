@@ -64,7 +64,7 @@ def test_urls_name_stores(url: str, location: Location) -> None:
         "sqlite:///runs.db#1",
         "sqlite:///a%00b",
         "memory://x",
-        "postgres://localhost/x",
+        "mysql://localhost/x",
         "http://[bad/",
     ],
 )
