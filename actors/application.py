@@ -21,6 +21,7 @@ from ..runtime.goal import Goal
 from ..runtime.limits import Limits
 from ..runtime.policy import Policy
 from ..runtime.prices import PriceTable
+from ..runtime.read_once import all_read_once
 from ..runtime.redaction import Redaction
 from ..runtime.stage_spec import Stage
 from .pool_spec import Pool
@@ -39,9 +40,13 @@ class ApplicationError(CallerError):
 
 @dataclass(frozen=True, kw_only=True)
 class Application:
-    """Everything that a run needs beside its input. The fields are those of ``Runtime`` and of ``Runtime.start``.
+    """Everything that a run needs beside its input: the keywords of ``Runtime`` and of ``Runtime.start``, each of the same
+    meaning, but for three names. ``offered`` is what ``start`` calls ``tools``, the subset that runs are offered;
+    ``reference`` is what ``Runtime`` calls ``application``; ``input`` and ``store`` are used where the command line gives none.
 
-    ``input`` is used where the command line gives none, ``store`` where it names none.
+    No fields are ``take_over``, ``ray``, ``name``, ``clock`` and ``loop``, which say how one process hosts the application
+    (the first three are given to ``runtime``), and what each run has of its own: ``run_id``, ``operation_id``, ``as_of``,
+    ``trace`` and ``given``.
     """
 
     model: ModelAdapter | str
@@ -72,6 +77,9 @@ class Application:
     warm_actors: int = 1
     dense_actors: int = 0
     reference: str = field(default="")
+
+    def __post_init__(self) -> None:
+        all_read_once(self, "tools", "stages", "offered", "hosted", "permissions")
 
     def runtime(
         self,
@@ -113,7 +121,7 @@ class Application:
         )
 
     def start_options(self) -> ApplicationOptions:
-        """The keywords of ``Runtime.start``, but for ids."""
+        """The keywords of ``Runtime.start``, but for those that each run has of its own."""
         return {
             "limits": self.limits,
             "goal": self.goal,

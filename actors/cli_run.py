@@ -72,6 +72,7 @@ def ray_options(function: F) -> F:
 @click.option(
     "--as-of", default="", metavar="TEXT", help="The time or version that this run's reads are about."
 )
+@click.option("--trace", default="", metavar="TEXT", help="The trace context that is recorded with the run.")
 @click.option(
     "--given",
     default=None,
@@ -96,6 +97,7 @@ def run(
     run_id: str | None,
     operation_id: str | None,
     as_of: str,
+    trace: str,
     given: str | None,
     input_trust: InputTrust | None,
     store_url: str,
@@ -115,12 +117,8 @@ def run(
         url = store_url or application.store
         if not url:
             raise click.UsageError("name a store: --store URL, BOUNDLOOP_STORE, or the SPEC's own")
-        if run_id is not None and (text, operation_id, given, input_trust, as_of) != (
-            None,
-            None,
-            None,
-            None,
-            "",
+        if run_id is not None and (
+            any(one is not None for one in (text, operation_id, given, input_trust)) or as_of or trace
         ):
             raise click.UsageError("--resume goes on with a run that has its input and options")
         options = application.start_options()
@@ -135,6 +133,7 @@ def run(
                     run_id=following.run_id,
                     operation_id=operation_id,
                     as_of=as_of,
+                    trace=trace,
                     given=typed,
                     **options,
                 )

@@ -71,6 +71,7 @@ def state_view(state: State) -> dict[str, Any]:
         "messages": state.counters.messages,
         "unread": len(state.unread),
         "as_of": state.as_of,
+        "trace": state.trace,
         "given": shown_json(state.given) if state.given else None,
         "facts": {name: shown_json(fact.value) for name, fact in state.facts.items()},
         "taint": [_taint_source(source) for source in state.untrusted],

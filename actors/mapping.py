@@ -6,11 +6,11 @@ import asyncio
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final
 
 from ..runtime.errors import DeclarationError, Overloaded
 from .result import Result
-from .run_options import StartOptions
+from .run_options import StartOptions, begun_again
 
 if TYPE_CHECKING:
     from .embedded import Embedded
@@ -59,7 +59,7 @@ class Batch:
         if type(parallel) is not int or not 1 <= parallel <= PARALLEL_MAX:
             raise DeclarationError("option_value", f"must be between 1 and {PARALLEL_MAX}", path="parallel")
         self._embedded = embedded
-        self._options = cast("StartOptions", {"on_stop": "end", **options})
+        self._options = begun_again({"on_stop": "end", **options})
         self._tasks_max = parallel * WINDOW
         self._room = asyncio.Semaphore(parallel)
         self._under_way: deque[asyncio.Task[Mapped]] = deque()
@@ -117,7 +117,7 @@ class Batch:
 
     async def _started(self, row: Row) -> str:
         """A full admission queue makes a row wait, within bounds; it doesn't lose it."""
-        options = cast("StartOptions", {**self._options, **row.options})
+        options = begun_again({**self._options, **row.options})
         for _ in range(OVERLOADED_TRIES):
             try:
                 return await self._embedded.start(row.input, options, dense=True)

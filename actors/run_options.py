@@ -5,7 +5,7 @@ Everything that isn't what its type says is refused here, before anything is wri
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, Literal, Required, TypedDict, cast
 from uuid import uuid4
 
@@ -21,6 +21,7 @@ from ..runtime.pins import Pins
 from ..runtime.policy import Policy
 from ..runtime.prices import PriceTable
 from ..runtime.provenance import given_bytes
+from ..runtime.read_once import read_once
 from ..runtime.stage_spec import Stage, names_in_stages, stages_from
 from ..runtime.start import NewRunSpec
 from ..runtime.tool_spec import ToolSpec
@@ -73,6 +74,11 @@ class StartOptions(ApplicationOptions, total=False):
     as_of: str
     trace: str
     given: dict[str, Any] | None
+
+
+def begun_again(options: Mapping[str, object]) -> StartOptions:
+    """Options with which several runs may be begun, one after the other: what gives its items only once is read here."""
+    return cast("StartOptions", {name: read_once(value) for name, value in options.items()})
 
 
 class Asked:

@@ -17,6 +17,7 @@ from typing import Final, TypeAlias, cast
 
 from .errors import DeclarationError
 from .goal import Evidence, Goal
+from .read_once import all_read_once
 from .stage_definition import StageDefinition
 from .tool_definition import is_tool_name
 
@@ -36,6 +37,9 @@ class Stage:
     name: str
     tools: tuple[str, ...] = ()
     leave: Leave = None
+
+    def __post_init__(self) -> None:
+        all_read_once(self, "tools", "leave")
 
 
 def stages_from(given: object, path: str = "stages") -> tuple[StageDefinition, ...]:

@@ -72,10 +72,12 @@ def test_the_input_and_the_operation_come_from_the_command_line(cli: CommandLine
 
 def test_what_a_run_is_begun_with_comes_from_the_command_line(cli: CommandLine) -> None:
     options = ("--as-of", "2026-11-01", "--given", '{"order_id": "A1042"}', "--input-trust", "untrusted")
-    done = cli("run", f"{APP}:reads", "Where is it?", *options, "-o", "json")
+    trace = ("--trace", "00-0af7-b7ad-01")
+    done = cli("run", f"{APP}:reads", "Where is it?", *options, *trace, "-o", "json")
     assert done.code == 0
     shown = cli("show", done.value["run_id"], "-o", "json").value
     assert (shown["as_of"], shown["given"]) == ("2026-11-01", {"order_id": "A1042"})
+    assert shown["trace"] == "00-0af7-b7ad-01"
     assert shown["taint"] == ["input", "c1.0 get_order (undeclared)"]
 
 
@@ -140,6 +142,7 @@ def test_run_needs_a_store_and_one_way_to_go(cli: CommandLine, monkeypatch: pyte
         ["--operation-id", "o"],
         ["--given", "{}"],
         ["--as-of", "x"],
+        ["--trace", "x"],
         ["--input-trust", "trusted"],
     ):
         assert cli("run", f"{APP}:reads", *more, "--resume", "r1").code == 2

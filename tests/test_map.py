@@ -29,6 +29,8 @@ from boundloop.runtime.errors import (
 )
 from boundloop.runtime.limits import WAIVED, Limits
 from boundloop.runtime.model import ModelInput, UserItem
+from boundloop.runtime.stage_spec import Stage
+from boundloop.runtime.tool_spec import tool
 
 WITHIN_S: Final = 60.0
 
@@ -176,6 +178,45 @@ def test_options_that_no_row_could_begin_with_are_refused_once(runtime: Runtime)
         list(runtime.map(["a", "b"]))  # type: ignore[call-arg]  # that is what it is about
     with pytest.raises(UnknownTool):
         list(runtime.map(["a", "b"], limits=LIMITS, tools=["refund"]))
+
+
+@tool(risk="read")
+def look(n: int) -> int:
+    """Look."""
+    return n
+
+
+@pytest.mark.parametrize(
+    ("option", "items"),
+    [
+        ("tools", ["look"]),
+        ("hosted", ["web_search"]),
+        ("stages", [Stage("one", tools=("look",), leave="look"), Stage("two")]),
+    ],
+)
+@pytest.mark.parametrize("of_the_row", [False, True], ids=["of the batch", "of the row"])
+def test_an_option_that_gives_its_items_once_is_every_rows(
+    option: str, items: list[Any], of_the_row: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options: Any = {option: (item for item in items)}
+    rows: list[str | Row] = [Row("a", options), "b"] if of_the_row else ["a", "b"]
+    with Runtime(store=MemoryStore(), model=ScriptedModel(echo), tools=[look]) as rt:
+        half = half_of(rt)
+        begin, asked = half.serving.begin_run, set[str]()
+
+        async def full_at_first(event: e.RunStarted, *args: Any, **more: Any) -> None:
+            if event.input not in asked:
+                asked.add(event.input)
+                raise Overloaded(1)  # a row is begun again with its options
+            await begin(event, *args, **more)
+
+        monkeypatch.setattr(half.serving, "begin_run", full_at_first)
+        got = list(rt.map(rows, limits=LIMITS, **({} if of_the_row else options)))
+        about = [rt.state(row.run_id).pins for row in got[: 1 if of_the_row else 2]]
+    for pins in about:
+        assert [one.name for one in pins.tools] == ["look"]
+        assert pins.hosted == (("web_search",) if option == "hosted" else ())
+        assert [stage.name for stage in pins.stages] == (["one", "two"] if option == "stages" else [])
 
 
 def test_never_more_than_asked_for_at_once(slow: Runtime, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import inspect
 import pickle
 from decimal import Decimal
@@ -11,7 +12,10 @@ from typing import Any
 import pytest
 from tests.stepped_runtime import Site
 
+from boundloop.actors import cli_run
+from boundloop.actors.application import Application
 from boundloop.actors.client import AsyncRuntime, CommandRefused, Runtime
+from boundloop.actors.run_options import ApplicationOptions, StartOptions
 from boundloop.actors.waiting import StillRunning
 from boundloop.adapters.script import call, held, say
 from boundloop.adapters.scripted import ScriptedModel
@@ -22,7 +26,9 @@ from boundloop.runtime.errors import BoundloopError, CallerError, MissingLimits,
 from boundloop.runtime.goal import Goal
 from boundloop.runtime.limits import Limits
 from boundloop.runtime.prices import FREE
+from boundloop.runtime.stage_spec import Stage, stages_from
 from boundloop.runtime.tool_spec import tool
+from boundloop.runtime.toolbox import Toolbox
 
 LONE = "\udcff"
 
@@ -268,6 +274,59 @@ def test_the_coroutine_surface_offers_every_command_with_the_same_parameters() -
     for name in [*names, "start", "result", "wait", "state", "submit"]:
         sync = inspect.signature(getattr(Runtime, name)).parameters
         assert list(inspect.signature(getattr(AsyncRuntime, name)).parameters.values()) == list(sync.values())
+
+
+OF_ONE_RUN = {"run_id", "operation_id", "as_of", "trace", "given"}
+OF_ONE_HOST = {"take_over", "ray", "name", "clock", "loop"}
+
+
+def test_an_application_has_every_keyword_of_a_runtime_and_of_start_but_those_it_names() -> None:
+    fields = {field.name for field in dataclasses.fields(Application)}
+    of_runtime = set(inspect.signature(Runtime.__init__).parameters) - {"self"}
+    of_start = set(StartOptions.__annotations__)
+    assert of_runtime - fields == OF_ONE_HOST | {"application"}
+    assert of_start - fields == OF_ONE_RUN
+    assert fields - of_runtime - of_start == {"input", "offered", "reference"}
+    about = str(Application.__doc__)
+    for name in OF_ONE_HOST | OF_ONE_RUN | {"offered", "reference", "input", "store"}:
+        assert f"``{name}``" in about
+    assert set(ApplicationOptions.__annotations__) == set(
+        Application(model="", limits=Limits(cost="1")).start_options()
+    )
+
+
+def test_the_command_line_gives_what_each_run_has_of_its_own() -> None:
+    assert OF_ONE_RUN - {"run_id"} <= {parameter.name for parameter in cli_run.run.params}
+
+
+def test_an_application_gives_all_it_declares_however_often_it_is_asked(site: Site) -> None:
+    """A generator gives its items once: the second run would begin without tools, and nobody would be told."""
+
+    @tool(risk="read", permissions=("looks",))
+    def look(n: int) -> int:
+        """Look."""
+        return n
+
+    stages = (stage for stage in (Stage("one", tools=("look",), leave=(n for n in ["look"])), Stage("two")))
+    application = Application(
+        model="scripted:none",
+        limits=Limits(cost="1"),
+        tools=(each for each in [look]),
+        stages=stages,
+        offered=(name for name in ["look"]),
+        hosted=(name for name in ["web_search"]),
+        permissions=(name for name in ["looks"]),
+    )
+    for _ in range(2):
+        assert not isinstance(application.tools, Toolbox)
+        assert list(Toolbox(application.tools)) == ["look"]
+        assert not callable(application.permissions)
+        assert tuple(application.permissions) == ("looks",)
+        options = application.start_options()
+        assert tuple(options.get("tools") or ()) == ("look",)
+        assert tuple(options.get("hosted", ())) == ("web_search",)
+        one, _ = stages_from(options.get("stages"))
+        assert (one.tools, one.leave) == (("look",), Goal.of("look").evidence)
 
 
 def test_the_coroutine_surface_decides() -> None:
