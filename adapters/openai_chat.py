@@ -27,8 +27,8 @@ from .http import CONNECTIONS_MAX, RESPONSE_BYTES_MAX, HttpClient
 from .http_failure import HttpFailed
 from .openai_chat_decode import decode_answer
 from .openai_chat_encode import OWNED_FIELDS, ChatOptions, encode_request
-from .openai_chat_errors import NOTHING_USED
 from .port import ProgressSink
+from .provider_errors import NOTHING_USED
 from .secret import Secret, is_secret, safe_text
 
 OPENAI_URL: Final = "https://api.openai.com/v1"

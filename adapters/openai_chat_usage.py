@@ -7,7 +7,7 @@ from msgspec import Raw
 from ..runtime.canonical import JSON
 from ..runtime.model import Usage
 from ..runtime.strict_json import JsonRefused, parse_value
-from .openai_chat_wire import present
+from .wire_json import present
 
 
 def read_usage(raw: Raw) -> Usage | None:

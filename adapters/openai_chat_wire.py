@@ -5,12 +5,10 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 import msgspec
 from msgspec import Raw
 
-MISSING: Final = Raw(b"")
+from .wire_json import MISSING
 
 
 class WireFunction(msgspec.Struct, gc=False):
@@ -21,12 +19,13 @@ class WireFunction(msgspec.Struct, gc=False):
 
 
 class WireCall(msgspec.Struct, gc=False):
-    """``id`` may be missing, empty or repeated."""
+    """``id`` may be missing, empty or repeated; ``index`` counts the pieces of a stream together."""
 
     id: object = None
     type: object = None
     function: WireFunction | None = None
     extra_content: Raw = MISSING
+    index: object = None
 
 
 class WireMessage(msgspec.Struct, gc=False):
@@ -42,14 +41,16 @@ class WireMessage(msgspec.Struct, gc=False):
 
 
 class WireChoice(msgspec.Struct, gc=False):
-    """One answer; Azure leaves the message out when it filtered it."""
+    """One answer, or in a stream a piece of it; Azure leaves the message out when it filtered it."""
 
     finish_reason: object = None
     message: WireMessage | None = None
+    delta: WireMessage | None = None
+    index: object = None
 
 
 class WireCompletion(msgspec.Struct, gc=False):
-    """A whole answer, or an error in its place."""
+    """A whole answer, a piece of one, or an error in its place."""
 
     id: object = None
     model: object = None
@@ -68,13 +69,3 @@ class WirePart(msgspec.Struct, gc=False):
 
 decode_completion = msgspec.json.Decoder(WireCompletion).decode
 decode_parts = msgspec.json.Decoder(list[WirePart]).decode
-
-
-def present(raw: Raw) -> bool:
-    """Whether a field came with a value."""
-    return len(memoryview(raw)) > 0 and bytes(raw) != b"null"
-
-
-def text_of(value: object) -> str:
-    """A string, or "" for whatever else stands there."""
-    return value if isinstance(value, str) else ""

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.random_examples import examples
 
 from boundloop.adapters.openai_chat_decode import CALLS_MAX, decide, decode_answer
-from boundloop.adapters.openai_chat_errors import RETRY_AFTER_MS_MAX, retry_after_ms
+from boundloop.adapters.provider_errors import RETRY_AFTER_MS_MAX, retry_after_ms
 from boundloop.adapters.openai_chat_usage import read_usage
 from boundloop.runtime.model import FINISH, ModelTurn, ProposedCall, Usage
 
@@ -340,7 +340,7 @@ WHOLE: Final = json.dumps(answer()).encode()
         (b'{"choices":[{"mess', "broken_json"),
         (WHOLE[:-1], "broken_json"),
         (b"<!doctype html><h1>Welcome</h1>", "not_json"),
-        (b"data: {}\n\ndata: [DONE]\n\n", "not_json"),
+        (b"data: {}\n\ndata: [DONE]\n\n", "stream_broken"),
         (b"\xff\xfe{\x00}\x00", "not_json"),
         (WHOLE.replace(b"hello", b"h\xe9llo"), "not_json"),
         (b"\xef\xbb\xbf" + WHOLE, "not_json"),

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from tests.decider.shop import limits, pins
 from tests.decider.spec import Run
 
-from boundloop.adapters.openai_chat_decode import CALL_ID_CHARS_MAX, decode_answer
+from boundloop.adapters.answer_draft import CALL_ID_CHARS_MAX
+from boundloop.adapters.openai_chat_decode import decode_answer
 from boundloop.adapters.openai_chat_encode import ChatOptions, encode_request, fits_strict, wire_ids
 from boundloop.runtime.events import CallProposed
 from boundloop.runtime.model import (

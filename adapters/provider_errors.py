@@ -1,4 +1,4 @@
-"""What an error of a Chat Completions server means: one table by status, one by the server's own code, text last.
+"""What an error of a model's provider means: one table by status, one by the server's own code, text last.
 
 The status says whether another attempt may do better; the native code, where it is known, knows better than the status.
 ``usage`` is what the server reports. Without that, of a refusal that comes before anything is generated it is zero, and
@@ -16,7 +16,7 @@ import msgspec
 
 from ..runtime.canonical import JSON
 from ..runtime.model import FinishKind, ModelTurn, Usage
-from ..runtime.strict_json import JsonRefused, parse_object
+from ..runtime.strict_json import JsonRefused, parse_value
 from .openai_chat_usage import usage_of
 from .secret import Secret, safe_text
 
@@ -26,6 +26,7 @@ RETRY_AFTER_MS_MAX: Final = 3_600_000
 """A longer wait is cut to this. A run waits without a process, and its own deadline ends it sooner if it must."""
 
 ERROR_BYTES_MAX: Final = 256 * 1024
+DETAILS_MAX: Final = 32
 NOTHING_USED: Final = Usage(0, 0)
 
 
@@ -58,6 +59,7 @@ OTHER_4XX: Final = Meaning("bad_request", False)
 REDIRECT: Final = Meaning("redirect", False, True)
 UNEXPECTED_STATUS: Final = Meaning("unexpected_status", False)
 
+_UNAUTHORIZED: Final = BY_STATUS[401]
 _CONTEXT: Final = Meaning("context_exceeded", False, True, "context_exceeded")
 _QUOTA: Final = Meaning("quota", False, True)
 _FILTERED: Final = Meaning("content_filter", False, False, "filtered")
@@ -70,13 +72,51 @@ BY_NATIVE: Final[Mapping[str, Meaning]] = {
     "insufficient_quota": _QUOTA,
     "credit_balance_exhausted": _QUOTA,
     "billing_hard_limit_reached": _QUOTA,
+    "enforced_spend_limit_reached": _QUOTA,
+    "billing_error": _QUOTA,
     "content_filter": _FILTERED,
     "tool_use_failed": _MODEL,
+    "API_KEY_INVALID": _UNAUTHORIZED,
 }
-"""By the ``code`` or ``type`` of an error. Billing looks like a rate limit but no wait mends it."""
+"""By the ``code`` or ``type`` of an error, or a reason in its details. Billing looks like a rate limit but no wait mends it."""
+
+IN_ANSWER: Final[Mapping[str, Meaning]] = {
+    "invalid_request_error": Meaning("bad_request", False),
+    "invalid_prompt": Meaning("bad_request", False),
+    "INVALID_ARGUMENT": Meaning("bad_request", False),
+    "FAILED_PRECONDITION": Meaning("bad_request", False),
+    "previous_response_not_found": Meaning("bad_request", False),
+    "data_residency_mismatch": Meaning("bad_request", False),
+    "bio_policy": Meaning("content_filter", False, False, "filtered"),
+    "misalignment_policy_violation": Meaning("content_filter", False, False, "filtered"),
+    "authentication_error": Meaning("unauthorized", False),
+    "invalid_api_key": Meaning("unauthorized", False),
+    "UNAUTHENTICATED": Meaning("unauthorized", False),
+    "permission_error": Meaning("forbidden", False),
+    "PERMISSION_DENIED": Meaning("forbidden", False),
+    "not_found_error": Meaning("not_found", False),
+    "model_not_found": Meaning("not_found", False),
+    "NOT_FOUND": Meaning("not_found", False),
+    "request_too_large": Meaning("request_too_large", False),
+    "rate_limit_error": Meaning("rate_limited", True),
+    "rate_limit_exceeded": Meaning("rate_limited", True),
+    "RESOURCE_EXHAUSTED": Meaning("rate_limited", True),
+    "slow_down": Meaning("rate_limited", True),
+    "overloaded_error": Meaning("overloaded", True),
+    "server_is_overloaded": Meaning("overloaded", True),
+    "UNAVAILABLE": Meaning("overloaded", True),
+    "timeout_error": Meaning("request_timeout", True),
+    "vector_store_timeout": Meaning("request_timeout", True),
+    "DEADLINE_EXCEEDED": Meaning("request_timeout", True),
+    "api_error": Meaning("server_error", True),
+    "server_error": Meaning("server_error", True),
+    "INTERNAL": Meaning("server_error", True),
+}
+"""The same for an error in a good answer's place, which has no status: after 200 in a body, or in the middle of a stream."""
 
 _context_text = re.compile(
-    r"context (?:length|size|window)|(?:prompt|input) (?:is )?too long|too many (?:prompt|input) tokens",
+    r"context (?:length|size|window)|(?:prompt|input) (?:is )?too long|too many (?:prompt|input) tokens"
+    r"|input token count.{0,80}exceeds",
     re.IGNORECASE,
 ).search
 
@@ -89,6 +129,9 @@ class WireError(msgspec.Struct, frozen=True):
     code: str = ""
     status: int = 0
     usage: Usage | None = None
+    reasons: tuple[str, ...] = ()
+    retry_ms: int = 0
+    request_id: str = ""
 
     @property
     def native(self) -> str:
@@ -97,10 +140,13 @@ class WireError(msgspec.Struct, frozen=True):
 
 
 def read_error(body: bytes) -> WireError:
-    """The words of an error body; none for what isn't a JSON object (a gateway's page is never shown)."""
+    """The words of an error body; none for what isn't a JSON object, or a list of one (a gateway's page is never shown)."""
     try:
-        members = parse_object(body, bytes_max=ERROR_BYTES_MAX)
+        whole = parse_value(body, bytes_max=ERROR_BYTES_MAX)
     except JsonRefused:
+        return WireError()
+    members = whole[0] if isinstance(whole, list) and len(whole) == 1 else whole
+    if not isinstance(members, dict):
         return WireError()
     usage = usage_of(members.get("usage"))
     error = members.get("error")
@@ -113,13 +159,57 @@ def read_error(body: bytes) -> WireError:
         message = detail if isinstance(detail, str) else ""
     return WireError(
         message=message,
-        type=_word(found.get("type")),
+        type=_word(found.get("type")) or _word_only(found.get("status")),
         code=_word(found.get("code")),
         status=_status(found.get("code"))
         or _status(found.get("status"))
-        or _status(found.get("raw_status_code")),
+        or _status(found.get("status_code"))
+        or _status(found.get("raw_status_code"))
+        or _status(members.get("status_code")),
         usage=usage,
+        reasons=_reasons(found.get("details")),
+        retry_ms=_retry_ms(found.get("details")) or _retry_ms_in(message),
+        request_id=_word_only(members.get("request_id")),
     )
+
+
+def _reasons(details: JSON) -> tuple[str, ...]:
+    """Codes in an error's details: one provider names a bad key and an exhausted day there only."""
+    found: list[str] = []
+    if isinstance(details, dict):
+        found.append(_word_only(details.get("error_code")))
+    for detail in details[:DETAILS_MAX] if isinstance(details, list) else ():
+        if isinstance(detail, dict):
+            found.append(_word_only(detail.get("reason")))
+            violations = detail.get("violations")
+            found += [
+                _word_only(violation.get("quotaId"))
+                for violation in (violations[:DETAILS_MAX] if isinstance(violations, list) else ())
+                if isinstance(violation, dict)
+            ]
+    return tuple(word for word in found if word)
+
+
+def _retry_ms(details: JSON) -> int:
+    """A wait like ``"34.4s"`` in an error's details; 0 for none."""
+    for detail in details[:DETAILS_MAX] if isinstance(details, list) else ():
+        delay = detail.get("retryDelay") if isinstance(detail, dict) else None
+        if isinstance(delay, str) and (found := _seconds(delay)):
+            return _bounded(float(found[1]) * 1_000)
+    return 0
+
+
+_seconds = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)s").fullmatch
+_retry_text = re.compile(r"[Rr]etry in ([0-9]{1,9}(?:\.[0-9]{1,9})?)s").search
+
+
+def _retry_ms_in(message: str) -> int:
+    found = _retry_text(message[:4_096])
+    return _bounded(float(found[1]) * 1_000) if found else 0
+
+
+def _word_only(value: JSON) -> str:
+    return value if isinstance(value, str) else ""
 
 
 def _word(value: JSON) -> str:
@@ -154,18 +244,32 @@ def refusal(
         error_code=meaning.code,
         safe_message=f"HTTP {status}" + (f": {message}" if message else ""),
         retryable=retryable,
-        retry_after_ms=retry_after_ms(headers, now_ms=now_ms) if retryable else 0,
+        retry_after_ms=(retry_after_ms(headers, now_ms=now_ms) or error.retry_ms) if retryable else 0,
         usage=error.usage or (NOTHING_USED if meaning.early and refused_at_once else None),
-        response_id=safe_text(headers.get("x-request-id", ""), NATIVE_CHARS_MAX, secrets),
+        response_id=safe_text(request_id_in(headers) or error.request_id, NATIVE_CHARS_MAX, secrets),
     )
+
+
+REQUEST_ID_HEADERS: Final = ("x-request-id", "request-id", "x-goog-request-id", "apim-request-id")
+
+
+def request_id_in(headers: Mapping[str, str]) -> str:
+    """The provider's own id of a request, whatever it calls the header; "" for none."""
+    return next((headers[name] for name in REQUEST_ID_HEADERS if headers.get(name)), "")
 
 
 def _meaning(status: int, error: WireError) -> Meaning:
     if 300 <= status <= 399:
         return REDIRECT
-    for native in (error.code, error.type):
+    for native in (*error.reasons, error.code, error.type):
         if native in BY_NATIVE:
             return BY_NATIVE[native]
+    if status == 429 and any("PerDay" in reason for reason in error.reasons):
+        return _QUOTA
+    if status == 200:
+        for native in (error.code, error.type):
+            if native in IN_ANSWER:
+                return IN_ANSWER[native]
     if status in (400, 413, 422) and _context_text(error.message[:4_096]):
         return _CONTEXT
     if status in BY_STATUS:
