@@ -36,6 +36,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "close": (".cli_control:close", "End a stopped run as it stopped."),
     "limits": (".cli_control:limits", "Raise limits."),
     "switch": (".cli_switch:switch", "Stop or permit new effects."),
+    "decode": (".cli_decode:decode", "What a provider's answer means."),
     "store": (".cli_store:store", "The store itself."),
     "doctor": (".cli_doctor:doctor", "What about this machine, Ray and the store breaks a promise."),
 }

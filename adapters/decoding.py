@@ -49,6 +49,8 @@ class TurnDecoder:
         self._parser: SseParser | None = None
         self._failed: ModelTurn | None = None
         self.frames = 0
+        self.judged = False
+        """Whether the turn came out of the family's table: an answer, and no error in its place."""
 
     @property
     def ended(self) -> bool:
@@ -126,9 +128,10 @@ class TurnDecoder:
         start = bytes(self._head).lstrip(_blank)
         if not start and not at_end and len(self._head) <= HEAD_BYTES_MAX:
             return b""
-        if _field.match(start):
+        begun = bool(start) and _field_begun.match(start) is not None
+        if _field.match(start) or (at_end and begun):
             self._parser = SseParser(frame_bytes_max=self._frame_bytes_max)
-        elif at_end or len(self._head) > HEAD_BYTES_MAX or not _field_begun.match(start):
+        elif at_end or len(self._head) > HEAD_BYTES_MAX or not begun:
             self._body = [bytes(self._head)]
         else:
             return b""
@@ -147,7 +150,9 @@ class TurnDecoder:
         try:
             self._assembly.draft.ended = True  # the end of a body is the end of its answer
             self._assembly.body(body)
-            return turn_of(self._assembly, exchange)
+            turn = turn_of(self._assembly, exchange)
+            self.judged = self._assembly.draft.error is None
+            return turn
         except Misread as error:
             return misread(self._assembly.draft, error, exchange)
         except JsonRefused as error:
@@ -213,7 +218,9 @@ class TurnDecoder:
                 )
             if draft.error is None:
                 self._assembly.settle()
-            return turn_of(self._assembly, self._exchange)
+            turn = turn_of(self._assembly, self._exchange)
+            self.judged = draft.error is None
+            return turn
         except Misread as error:
             return misread(draft, error, self._exchange)
         except _BAD:

@@ -21,10 +21,13 @@ FAMILIES: Final[Mapping[str, tuple[str, str]]] = {
     "gemini_interactions": (".gemini_interactions_decode", "InteractionsAssembly"),
 }
 
+ALIASES: Final[Mapping[str, str]] = {"chat_compat": "openai_chat"}
+
 
 def family_named(text: str) -> str:
     """The family that is meant: its name, with either kind of dash. Raises ``DeclarationError``."""
     name = text.replace("-", "_")
+    name = ALIASES.get(name, name)
     if name not in FAMILIES:
         raise DeclarationError("family", "one of " + ", ".join(FAMILIES), path=text[:64])
     return name

@@ -28,6 +28,7 @@ from .openai_chat_wire import (
     decode_completion,
     decode_parts,
 )
+from .provider_errors import read_error
 from .secret import Secret
 from .sse import Frame
 from .wire_json import check_object, present, text_of, value_of, written_bytes
@@ -87,6 +88,9 @@ class ChatAssembly:
             draft.error = b'{"error":' + bytes(completion.error) + b"}"
             return
         choices = completion.choices
+        if choices is None and read_error(body).message:
+            draft.error = body
+            return
         if not choices:
             raise Misread("no_choice", "the answer holds no choice", model=True)
         if len(choices) > 1:

@@ -258,6 +258,10 @@ def request_id_in(headers: Mapping[str, str]) -> str:
     return next((headers[name] for name in REQUEST_ID_HEADERS if headers.get(name)), "")
 
 
+def _says_context(error: WireError) -> bool:
+    return _context_text(error.message[:4_096]) is not None
+
+
 def _meaning(status: int, error: WireError) -> Meaning:
     if 300 <= status <= 399:
         return REDIRECT
@@ -269,8 +273,9 @@ def _meaning(status: int, error: WireError) -> Meaning:
     if status == 200:
         for native in (error.code, error.type):
             if native in IN_ANSWER:
-                return IN_ANSWER[native]
-    if status in (400, 413, 422) and _context_text(error.message[:4_096]):
+                found = IN_ANSWER[native]
+                return _CONTEXT if found.code == "bad_request" and _says_context(error) else found
+    if status in (400, 413, 422) and _says_context(error):
         return _CONTEXT
     if status in BY_STATUS:
         return BY_STATUS[status]

@@ -39,7 +39,9 @@ def check_object(body: bytes, *, once: Collection[str], opaque: Collection[str])
             raise
     else:
         return frozenset()
-    top = cast(_Members, _decode_written(body.decode()))
+    top: object = _decode_written(body.decode())
+    if not isinstance(top, _Members):
+        raise JsonRefused("not_object", "an object is expected")
     names = [name for name, _ in top]
     twice = {name for name in names if names.count(name) > 1} if len(set(names)) < len(names) else set[str]()
     if not twice.isdisjoint(once):

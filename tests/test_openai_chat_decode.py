@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from tests.random_examples import examples
 
 from boundloop.adapters.openai_chat_decode import CALLS_MAX, decide, decode_answer
-from boundloop.adapters.provider_errors import RETRY_AFTER_MS_MAX, retry_after_ms
 from boundloop.adapters.openai_chat_usage import read_usage
+from boundloop.adapters.provider_errors import RETRY_AFTER_MS_MAX, retry_after_ms
 from boundloop.runtime.model import FINISH, ModelTurn, ProposedCall, Usage
 
 DOC: Final = (Path(__file__).resolve().parent.parent / "docs/model-adapters.md").read_text("utf-8")
