@@ -20,6 +20,7 @@ from ..runtime.commands import (
 )
 from ..runtime.decide import decide
 from ..runtime.state import METERED, QuestionState, State
+from ..runtime.turns import request_after_resume, request_short
 
 _RAISE: Final[dict[str, tuple[str, ...]]] = {
     "max_turns": ("turns", "model_attempts"),
@@ -99,11 +100,11 @@ def _short(state: State, now_ms: int) -> Iterator[str]:
 def _used_up(state: State, name: str) -> bool:
     if name not in METERED:
         return True
-    meter = getattr(state.meters, name)
-    # What a request would need isn't known here, so a token limit counts as used up from nine tenths on.
-    if name.endswith("tokens"):
-        return int(meter.free) * 10 < int(meter.granted)
-    return int(meter.free) < 1 or state.reason == "budget_cost"
+    if name in ("tool_calls", "call_attempts"):
+        return int(getattr(state.meters, name).free) < 1
+    # What the price of a call was short of isn't in the state.
+    turn, _ = request_after_resume(state)
+    return state.reason == "budget_cost" or name in request_short(state, turn)
 
 
 def _raisable(state: State, name: str, now_ms: int) -> bool:

@@ -11,7 +11,7 @@ from .decision import Decision, refuse
 from .errors import DeclarationError
 from .limits import CEILING, RAISABLE, checked
 from .state import METERED, State
-from .turns import request
+from .turns import request, request_after_resume, request_short
 
 
 def cancel(state: State, command: Cancel, now_ms: int) -> Decision:
@@ -39,11 +39,12 @@ _BEFORE_A_REQUEST = frozenset({"max_turns", "budget_tokens", "budget_cost", "con
 
 
 _TO_RAISE = {
-    "max_turns": "turns (or model_attempts)",
+    "max_turns": "turns or model_attempts",
     "budget_tokens": "input_tokens, output_tokens or total_tokens",
     "budget_cost": "cost_micros",
     "context_exhausted": "context_tokens or history_bytes",
 }
+"""What there is to raise where the numbers alone don't tell what is missing."""
 
 
 def resume(state: State, command: Resume, now_ms: int) -> Decision:
@@ -68,11 +69,11 @@ def resume(state: State, command: Resume, now_ms: int) -> Decision:
             if getattr(state.meters, name).free < 1:
                 return refuse(state.reason, f"the limit is still reached: raise {name}")
     if state.reason in _BEFORE_A_REQUEST and not leased:
-        (again,) = request(state, turn=state.turn + 1, attempt=1).events
+        turn, attempt = request_after_resume(state)
+        (again,) = request(state, turn=turn, attempt=attempt).events
         if not isinstance(again, e.ModelRequested | e.ContextCompacted):
-            return refuse(
-                state.reason, "the next request would stop at once: raise " + _TO_RAISE[state.reason]
-            )
+            names = ", ".join(request_short(state, turn)) or _TO_RAISE[state.reason]
+            return refuse(state.reason, f"the next request would stop at once: raise {names}")
     return Decision((e.RunResumed(state.epoch, "resume", "", command.by, command.command_id),))
 
 

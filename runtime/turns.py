@@ -174,6 +174,14 @@ def next_request_short(state: State, now_ms: int) -> Short:
             return {}
 
 
+def request_after_resume(state: State) -> tuple[int, int]:
+    """Turn and attempt of the request that a stopped run comes to once its stop is lifted: one that failed is asked again
+    in its own turn."""
+    if state.resume_phase == "model_retry":
+        return state.turn, state.model_attempt + 1
+    return state.turn + 1, 1
+
+
 def _out_of(state: State, turn: int, reason: str, detail: str = "") -> Decision:
     """A child asks its parent first (``pending_orders``); everybody else stops."""
     if may_ask(state, request_short(state, turn)):

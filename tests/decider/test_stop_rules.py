@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
+from boundloop.eventstore.next_commands import next_commands
 from boundloop.runtime import events as e
 from boundloop.runtime.commands import Cancel, Close, RaiseLimits, ResolveCall, Resume
+from boundloop.runtime.decide import decide
 from boundloop.runtime.goal import Evidence, Goal, predicates_met
 from boundloop.runtime.model import FINISH, FinishKind, ProposedCall, ResultItem, Usage
 from boundloop.runtime.prices import Price
@@ -263,6 +265,33 @@ def test_suspended_then_raised_then_resumed(bounds: dict[str, int], raised: dict
     assert getattr(run.state.limits, name) == 10
     run.outside(Resume)
     assert run.stop() == ("model_requested", "", "")
+    run.final()
+    assert run.stop() == ("terminated", "completed", "final")
+
+
+@pytest.mark.parametrize("first_fails", [1, 2], ids=["without a wait", "after a wait"])
+def test_the_last_turns_own_request_needs_no_further_turn(first_fails: int) -> None:
+    run = Run(pins(bounds=limits(turns=1, model_attempts=first_fails, model_attempts_per_turn=first_fails)))
+    for number in range(first_fails):
+        run.reply(finish="provider_error", retryable=True, error_code="overloaded")
+        if number + 1 < first_fails:
+            run.tick_to_wake()
+    assert run.state.reason == "model_failed"
+    run.outside(Resume)  # it asks for the same turn again, and has no attempt left for it
+    assert run.stop() == ("suspended", "incomplete", "max_turns")
+    refused = decide(run.state, Resume(command_id="again", by="user"), run.now).refusal
+    assert refused is not None
+    assert (refused.code, refused.message.rpartition(" ")[2]) == ("max_turns", "model_attempts")
+    assert list(next_commands(run.state, [], run.now)) == [
+        "boundloop limits raise r1 model_attempts=N",
+        "boundloop resume r1",
+        "boundloop close r1",
+    ]
+    run.outside(RaiseLimits, raised={"model_attempts": 5})
+    assert next(iter(next_commands(run.state, [], run.now))) == "boundloop resume r1"
+    run.outside(Resume)
+    assert run.stop() == ("model_requested", "", "")
+    assert (run.state.turn, run.state.model_attempt) == (1, first_fails + 1)
     run.final()
     assert run.stop() == ("terminated", "completed", "final")
 
