@@ -1,24 +1,41 @@
-"""From a model spec string to an adapter.
+"""From a model spec string to an adapter: ``FAMILY:MODEL``, ``FAMILY:MODEL@BASE_URL``, and ``#key=VARIABLE`` behind either.
 
-``scripted:FILE`` plays a script. ``openai-chat:MODEL`` is OpenAI's own API with the key in ``OPENAI_API_KEY``;
-``openai-chat:MODEL@BASE_URL`` is a compatible server, with the key in ``BOUNDLOOP_API_KEY`` if that is set: a key for one
-provider is never sent to another by mistake.
+``scripted:FILE`` plays a script. Each other family is its provider's own API, with the key in that provider's usual environment
+variable, read by whichever process sends a request and kept nowhere else. At another address the key is the one in
+``BOUNDLOOP_API_KEY``, if that is set: a key for one provider is never sent to another by mistake. ``#key=VARIABLE`` names another
+variable for either; the spec holds the name and never the key.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from typing import Final
+from collections.abc import Mapping
+from typing import Final, NamedTuple
 
 from ..adapters.port import ModelAdapter
 from ..runtime.errors import DeclarationError
 
-OPENAI_KEY_ENV: Final = "OPENAI_API_KEY"
 COMPATIBLE_KEY_ENV: Final = "BOUNDLOOP_API_KEY"
 
+
+class Family(NamedTuple):
+    """A family that a spec may name: the variable with its key, and where its own API is."""
+
+    key_env: str
+    base_url: str
+
+
+FAMILIES: Final[Mapping[str, Family]] = {
+    "openai-responses": Family("OPENAI_API_KEY", "https://api.openai.com/v1"),
+    "openai-chat": Family("OPENAI_API_KEY", "https://api.openai.com/v1"),
+    "anthropic": Family("ANTHROPIC_API_KEY", "https://api.anthropic.com/v1"),
+    "gemini": Family("GEMINI_API_KEY", "https://generativelanguage.googleapis.com/v1beta"),
+    "gemini-interactions": Family("GEMINI_API_KEY", "https://generativelanguage.googleapis.com/v1beta"),
+}
+
 # A model's name may hold an @ itself, so the address begins at its scheme.
-_chat = re.compile(r"(.+?)(?:@(https?://.*))?").fullmatch
+_spec = re.compile(r"([^#]+?)(?:@(https?://[^#]*))?(?:#key=([A-Za-z_][A-Za-z0-9_]{0,127}))?").fullmatch
 
 
 def adapter_from(spec: str) -> ModelAdapter:
@@ -29,19 +46,43 @@ def adapter_from(spec: str) -> ModelAdapter:
         from ..adapters.scripted import ScriptedModel
 
         return ScriptedModel.from_file(rest)
-    if family == "openai-chat" and (found := _chat(rest)):
-        return _openai_chat(found[1], found[2])
+    if family in FAMILIES and (found := _spec(rest)):
+        model, base_url, key_env = found.groups()
+        known = FAMILIES[family]
+        if key_env is None:
+            compatible = COMPATIBLE_KEY_ENV if os.environ.get(COMPATIBLE_KEY_ENV) else None
+            key_env = known.key_env if base_url is None else compatible
+        return _adapter(family, model, base_url or known.base_url, key_env)
     raise DeclarationError(
         "model_spec",
-        "known models: scripted:FILE, openai-chat:MODEL[@BASE_URL], or a ModelAdapter",
+        f"known models: scripted:FILE, FAMILY:MODEL[@BASE_URL][#key=VARIABLE] with FAMILY one of {', '.join(FAMILIES)}, "
+        "or a ModelAdapter",
         path=spec[:200],
     )
 
 
-def _openai_chat(model: str, base_url: str | None) -> ModelAdapter:
-    from ..adapters.openai_chat import OpenAIChat
+def _adapter(family: str, model: str, base_url: str, key_env: str | None) -> ModelAdapter:
+    if family == "openai-chat":
+        from ..adapters.openai_chat import OpenAIChat
 
-    if base_url is None:
-        return OpenAIChat(model=model, api_key_env=OPENAI_KEY_ENV)
-    key_env = COMPATIBLE_KEY_ENV if os.environ.get(COMPATIBLE_KEY_ENV) else None
-    return OpenAIChat(model=model, base_url=base_url, api_key_env=key_env)
+        return OpenAIChat(model=model, base_url=base_url, api_key_env=key_env, stream=True)
+    from ..adapters.http_model import HttpOptions
+
+    http = HttpOptions(api_key_env=key_env)
+    match family:
+        case "openai-responses":
+            from ..adapters.openai_responses import OpenAIResponses
+
+            return OpenAIResponses(model=model, base_url=base_url, http=http)
+        case "anthropic":
+            from ..adapters.anthropic import AnthropicMessages
+
+            return AnthropicMessages(model=model, base_url=base_url, http=http)
+        case "gemini":
+            from ..adapters.gemini import GeminiModel
+
+            return GeminiModel(model=model, base_url=base_url, http=http)
+        case _:
+            from ..adapters.gemini_interactions import GeminiInteractions
+
+            return GeminiInteractions(model=model, base_url=base_url, http=http)

@@ -6,12 +6,22 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from .anthropic import AnthropicMessages
+    from .gemini import GeminiModel
+    from .gemini_interactions import GeminiInteractions
+    from .http_model import HttpOptions
     from .openai_chat import OpenAIChat
+    from .openai_responses import OpenAIResponses
     from .script import ScriptedTurn, attempts, call, calls, cut, held, late, lost, say
     from .scripted import ScriptedModel
 
 __all__ = [
+    "AnthropicMessages",
+    "GeminiInteractions",
+    "GeminiModel",
+    "HttpOptions",
     "OpenAIChat",
+    "OpenAIResponses",
     "ScriptedModel",
     "ScriptedTurn",
     "attempts",
@@ -24,7 +34,15 @@ __all__ = [
     "say",
 ]
 
-_ELSEWHERE = {"OpenAIChat": "openai_chat", "ScriptedModel": "scripted"}
+_ELSEWHERE = {
+    "AnthropicMessages": "anthropic",
+    "GeminiInteractions": "gemini_interactions",
+    "GeminiModel": "gemini",
+    "HttpOptions": "http_model",
+    "OpenAIChat": "openai_chat",
+    "OpenAIResponses": "openai_responses",
+    "ScriptedModel": "scripted",
+}
 
 
 if not TYPE_CHECKING:  # a type checker sees the names above, and no others

@@ -136,6 +136,9 @@ class Assembly(Protocol):
     ends_with_eof: bool
     """The end of the bytes belongs to the terminal event: a later frame may say more."""
 
+    ends_at_once: bool
+    """Nothing that anybody needs comes behind the terminal event."""
+
     def rows(self) -> tuple[FinishRow, ...]:
         """The table of finish values."""
         ...

@@ -19,6 +19,7 @@ from ..runtime.errors import CallerError
 from ..runtime.model import ProposedCall, Usage
 from .answer_draft import CALLS_MAX, CallDraft, CallSeen, Draft, Misread, TextSeen
 from .finish_table import ANTHROPIC, FinishRow
+from .history import CALL_MARK
 from .sse import Frame
 from .wire_json import MISSING, check_object, count_of, present, text_of, value_of, written_bytes
 
@@ -131,6 +132,7 @@ class AnthropicAssembly:
     """One answer of the Messages API."""
 
     ends_with_eof = False
+    ends_at_once = True
 
     def __init__(self) -> None:
         self.draft = Draft()
@@ -211,7 +213,7 @@ class AnthropicAssembly:
                 continue
             if block.get("type") == CALL:
                 block = {name: value for name, value in block.items() if name != "input"}
-                block["boundloop_call"] = number
+                block[CALL_MARK] = number
                 number += 1
             kept.append(block)
         if not kept or number != len(calls):

@@ -48,6 +48,7 @@ class TurnDecoder:
         self._body: list[bytes] | None = None if exchange.status == 200 else []
         self._parser: SseParser | None = None
         self._failed: ModelTurn | None = None
+        self._last_said = False
         self.frames = 0
         self.judged = False
         """Whether the turn came out of the family's table: an answer, and no error in its place."""
@@ -56,6 +57,20 @@ class TurnDecoder:
     def ended(self) -> bool:
         """The API's own terminal event arrived: nothing that may follow is needed."""
         return self._assembly.draft.ended
+
+    @property
+    def done(self) -> bool:
+        """Nothing of the bytes that may follow is needed: the stream said its last, or is none."""
+        return (
+            self._failed is not None
+            or self._last_said
+            or (self.ended and self._parser is not None and self._assembly.ends_at_once)
+        )
+
+    @property
+    def body_bytes(self) -> int:
+        """How much of a whole body waits to be read at the end."""
+        return sum(map(len, self._body)) if self._body is not None else 0
 
     @property
     def unknown(self) -> dict[str, int]:
@@ -190,6 +205,7 @@ class TurnDecoder:
         """Read one frame; False if the answer is none."""
         self.frames += 1
         if frame.data.strip() in (b"[DONE]", b""):
+            self._last_said = self._last_said or bool(frame.data.strip())
             return True
         try:
             self._assembly.frame(frame)

@@ -105,6 +105,7 @@ class GeminiAssembly:
     """One answer of generateContent or streamGenerateContent."""
 
     ends_with_eof = True
+    ends_at_once = False
 
     def __init__(self) -> None:
         self.draft = Draft()

@@ -17,6 +17,7 @@ from ..runtime.errors import CallerError
 from ..runtime.model import ProposedCall, Usage
 from .answer_draft import CALLS_MAX, CallDraft, CallSeen, Draft, Misread, TextSeen
 from .finish_table import GEMINI_INTERACTIONS, FinishRow
+from .history import CALL_MARK
 from .sse import Frame
 from .wire_json import MISSING, check_object, count_of, present, text_of, value_of, written_bytes
 
@@ -132,6 +133,7 @@ class InteractionsAssembly:
     """One answer of the Interactions API."""
 
     ends_with_eof = False
+    ends_at_once = True
 
     def __init__(self) -> None:
         self.draft = Draft()
@@ -206,7 +208,7 @@ class InteractionsAssembly:
                 continue
             if step.get("type") == CALL:
                 step = {name: value for name, value in step.items() if name != "arguments"}
-                step["boundloop_call"] = number
+                step[CALL_MARK] = number
                 number += 1
             kept.append(step)
         if number != len(calls):

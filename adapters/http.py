@@ -12,7 +12,7 @@ import logging
 import ssl
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Final
@@ -22,7 +22,7 @@ import httpx
 import msgspec
 
 from ..runtime.errors import DeclarationError
-from .http_body import capped
+from .http_body import Take, passed_on
 from .http_failure import CA_FILE, POOL_TIMEOUT, PROXY_SETTING, TIMEOUT, Cut, HttpFailed, meaning
 
 RESPONSE_BYTES_MAX: Final = 8 * 1024 * 1024
@@ -31,6 +31,9 @@ CONNECTIONS_CEILING: Final = 8_192
 KEEPALIVE_S: Final = 5.0
 CONNECT_MS_MAX: Final = 10_000
 """How long making a connection may take, within the request's own deadline."""
+
+Receive = Callable[[int, Mapping[str, str]], Take]
+"""Gets status and headers, and says where the body goes."""
 
 _Settings = tuple[int, int, bool, str | None]
 
@@ -97,8 +100,26 @@ class HttpClient:
     async def post(
         self, url: str, headers: Mapping[str, str], body: bytes, *, timeout_ms: int
     ) -> HttpReply | HttpFailed:
-        """Send once. Everything, from waiting for a connection to the last byte, is over within ``timeout_ms`` by the
-        monotonic clock. Cancelling closes the connection."""
+        """Send once, and wait for the whole answer. Everything, from waiting for a connection to the last byte, is over
+        within ``timeout_ms`` by the monotonic clock. Cancelling closes the connection."""
+        chunks: list[bytes] = []
+
+        def take(chunk: bytes) -> bool:
+            chunks.append(chunk)
+            return True
+
+        reply = await self.stream(
+            url, headers, body, timeout_ms=timeout_ms, receive=lambda status, headers: take
+        )
+        if isinstance(reply, HttpReply):
+            return msgspec.structs.replace(reply, body=b"".join(chunks))
+        return reply
+
+    async def stream(
+        self, url: str, headers: Mapping[str, str], body: bytes, *, timeout_ms: int, receive: Receive
+    ) -> HttpReply | HttpFailed:
+        """The same, handing the unpacked body to ``receive`` as it comes; the reply's own is empty. Once no more is taken the
+        answer counts as whole."""
         began = time.monotonic()
         sending = _sending.set(True)
         lanes: _Lanes | None = None
@@ -108,8 +129,9 @@ class HttpClient:
             async with asyncio.timeout(timeout_ms / 1_000):
                 lanes = self._lanes()
                 lane = await lanes.take()
-                status, answer_headers, answer = await self._exchange(lane, url, headers, body, timeout_ms)
-                whole = True
+                status, answer_headers, whole = await self._exchange(
+                    lane, url, headers, body, timeout_ms, receive
+                )
         except TimeoutError:
             failed = POOL_TIMEOUT if lane is None else TIMEOUT
         except Cut as error:
@@ -117,7 +139,7 @@ class HttpClient:
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             failed = meaning(error)
         else:
-            return HttpReply(status, answer_headers, answer, _since_ms(began))
+            return HttpReply(status, answer_headers, b"", _since_ms(began))
         finally:
             if lanes is not None and lane is not None:
                 lanes.give_back(lane, whole=whole)
@@ -131,14 +153,20 @@ class HttpClient:
             await lanes.close()
 
     async def _exchange(
-        self, lane: httpx.AsyncClient, url: str, headers: Mapping[str, str], body: bytes, timeout_ms: int
-    ) -> tuple[int, dict[str, str], bytes]:
+        self,
+        lane: httpx.AsyncClient,
+        url: str,
+        headers: Mapping[str, str],
+        body: bytes,
+        timeout_ms: int,
+        receive: Receive,
+    ) -> tuple[int, dict[str, str], bool]:
         # Only connecting has a bound of its own: reads and writes end with the deadline, however the bytes drip.
         timeout = httpx.Timeout(None, connect=min(CONNECT_MS_MAX, timeout_ms) / 1_000)
         async with lane.stream("POST", url, headers=headers, content=body, timeout=timeout) as reply:
-            answer = await capped(reply, self._settings[1])
             names = {name.lower(): value for name, value in reply.headers.items()}
-            return reply.status_code, names, answer
+            whole = await passed_on(reply, self._settings[1], receive(reply.status_code, names))
+            return reply.status_code, names, whole
 
     def _lanes(self) -> _Lanes:
         loop = asyncio.get_running_loop()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import zlib
+from collections.abc import AsyncIterator, Callable
 from typing import Final
 
 import httpx
@@ -12,9 +14,17 @@ from .http_failure import Cut, HttpFailed
 GZIP_MEMBERS_MAX: Final = 1_024
 """Some servers flush by beginning another gzip member. Empty ones cost work and no bytes, so they are bounded too."""
 
+TAIL_S: Final = 0.25
+TAIL_BYTES_MAX: Final = 4_096
+"""How long, and for how much, a stream is followed that has said its last."""
 
-async def capped(reply: httpx.Response, bytes_max: int) -> bytes:
-    """The unpacked body. Raises ``Cut`` for one that is too large, packed in an unknown way, or packed and cut."""
+Take = Callable[[bytes], bool]
+"""Gets unpacked bytes as they come; False: no more are needed."""
+
+
+async def passed_on(reply: httpx.Response, bytes_max: int, take: Take) -> bool:
+    """Hand the unpacked body to ``take`` as it comes; whether it came to its end. Raises ``Cut`` for
+    one that is too large, packed in an unknown way, or packed and cut."""
     packed = reply.headers.get("content-encoding", "").strip().lower()
     if packed not in ("", "identity", "gzip", "x-gzip", "deflate"):
         raise Cut(HttpFailed("content_encoding", "the answer is packed in a way that wasn't asked for"))
@@ -22,17 +32,35 @@ async def capped(reply: httpx.Response, bytes_max: int) -> bytes:
     if length.isascii() and length.isdigit() and int(length[:18]) > bytes_max:
         raise _too_large(bytes_max)
     unpack = _Unpack(packed, bytes_max) if packed not in ("", "identity") else None
-    body = bytearray()
-    async for chunk in reply.aiter_raw():
-        if unpack is None:
-            body += chunk
-        else:
-            unpack.feed(chunk, body)
-        if len(body) > bytes_max:
+    size = 0
+    chunks = reply.aiter_raw()
+    async for chunk in chunks:
+        if unpack is not None:
+            unpacked = bytearray()
+            unpack.feed(chunk, unpacked)
+            chunk = bytes(unpacked)
+        size += len(chunk)
+        if size > bytes_max:
             raise _too_large(bytes_max)
+        if not take(chunk):
+            return await _ends_soon(chunks)
     if unpack is not None and not unpack.whole:
         raise Cut(HttpFailed("connection_lost", "the packed answer broke off"))
-    return bytes(body)
+    return True
+
+
+async def _ends_soon(chunks: AsyncIterator[bytes]) -> bool:
+    """Whether the body ends by itself now that nothing more of it is needed: its connection can serve again then."""
+    left = TAIL_BYTES_MAX
+    try:
+        async with asyncio.timeout(TAIL_S):
+            async for chunk in chunks:
+                left -= len(chunk)
+                if left < 0:
+                    return False
+    except (TimeoutError, httpx.HTTPError):
+        return False
+    return True
 
 
 def _too_large(bytes_max: int) -> Cut:

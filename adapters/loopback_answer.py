@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from hashlib import sha256
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -135,8 +135,6 @@ def _due(asked: _Asked, user: str, last: str, headers: Mapping[str, str]) -> _Du
 
 
 def _scripted(script: ServerScript, asked: _Asked, due: _Due) -> Answer:
-    if asked.stream:
-        return error_answer(400, "unsupported_value", "this server doesn't stream")
     if not _paired(asked.messages):
         return error_answer(400, "invalid_request", "each tool call needs its one result right after it")
     one = next((one for one in script.scripts if _fits(one, due)), None)
@@ -148,8 +146,9 @@ def _scripted(script: ServerScript, asked: _Asked, due: _Due) -> Answer:
     turn = entry if isinstance(entry, ScriptedTurn) else entry[min(due.attempt, len(entry)) - 1]
     if one.substitute:
         turn = _substituted(turn, due.user)
+    answer = chat_answer(turn.as_turn(due.turn, model=due.model, usage=one.usage))
     return msgspec.structs.replace(
-        chat_answer(turn.as_turn(due.turn, model=due.model, usage=one.usage)),
+        as_stream(answer) if asked.stream and answer.status == 200 else answer,
         delay_ms=turn.late_ms,
         gate=turn.gate,
     )
@@ -209,6 +208,43 @@ def chat_answer(turn: ModelTurn) -> Answer:
         case _:
             return Answer(status=200, body=_completion(turn, _FINISH.get(turn.finish) or turn.finish_raw))
 
+
+def as_stream(answer: Answer) -> Answer:
+    """The same answer as events: text in pieces, then each call, the finish, and the usage."""
+    whole = msgspec.json.decode(answer.body)
+    choice = whole["choices"][0]
+    message, finish = choice["message"], choice["finish_reason"]
+    known = {name: whole[name] for name in ("id", "created", "model")}
+    known["object"] = "chat.completion.chunk"
+    deltas: list[dict[str, Any]] = [{"role": "assistant", "content": None}]
+    for name in ("content", "refusal"):
+        text = message.get(name) or ""
+        places = range(0, len(text), STREAM_CHARS)
+        said: list[dict[str, Any]] = [{name: text[place : place + STREAM_CHARS]} for place in places]
+        deltas += said
+    for number, call in enumerate(message.get("tool_calls") or ()):
+        arguments = call["function"]["arguments"]
+        opening: dict[str, Any] = {**call, "index": number, "function": {**call["function"], "arguments": ""}}
+        deltas.append({"tool_calls": [opening]})
+        for place in range(0, len(arguments), STREAM_CHARS):
+            piece: dict[str, Any] = {"arguments": arguments[place : place + STREAM_CHARS]}
+            deltas.append({"tool_calls": [{"index": number, "function": piece}]})
+    ends = [(delta, None) for delta in deltas]
+    chunks: list[dict[str, object]] = [
+        {**known, "choices": [{"index": 0, "delta": delta, "finish_reason": end}]}
+        for delta, end in [*ends, ({}, finish)]
+    ]
+    if "usage" in whole:
+        chunks.append({**known, "choices": [], "usage": whole["usage"]})
+    frames = [b"data: " + msgspec.json.encode(chunk) + b"\n\n" for chunk in chunks]
+    body = b"".join([*frames, b"data: [DONE]\n\n"])
+    others = [pair for pair in answer.headers if pair[0] != "content-type"]
+    headers = (*others, ("content-type", "text/event-stream"))
+    return msgspec.structs.replace(answer, body=body, headers=headers)
+
+
+STREAM_CHARS: Final = 16
+"""How many characters an event of a stream holds."""
 
 _FINISH: Final = {
     "final": "stop",

@@ -1,6 +1,6 @@
 """A model server on this machine that plays scripts over real HTTP: for tests, demonstrations and load.
 
-It serves ``POST /v1/chat/completions`` (no streaming) on 127.0.0.1 only, ``GET /counts`` for what it was asked, and
+It serves ``POST /v1/chat/completions`` (streamed where asked for) on 127.0.0.1 only, ``GET /counts`` for what it was asked, and
 ``/gates/NAME`` for answers that a script holds back (``GET``: how many stand there; ``POST`` opens it). What it answers
 depends on the request alone (``loopback_answer``); only the counts are memory, and they are lost with the process.
 

@@ -68,6 +68,7 @@ class ChatAssembly:
     """One answer of a Chat Completions server."""
 
     ends_with_eof = False
+    ends_at_once = False
 
     def __init__(self) -> None:
         self.draft = Draft()

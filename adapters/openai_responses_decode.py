@@ -17,6 +17,7 @@ from ..runtime.errors import CallerError
 from ..runtime.model import ProposedCall, Usage
 from .answer_draft import CALLS_MAX, CallDraft, CallSeen, Draft, Misread, TextSeen
 from .finish_table import OPENAI_RESPONSES, FinishRow
+from .history import CALL_MARK
 from .sse import Frame
 from .wire_json import MISSING, check_object, count_of, present, text_of, value_of, written_bytes
 
@@ -103,6 +104,7 @@ class ResponsesAssembly:
     """One answer of a Responses server."""
 
     ends_with_eof = False
+    ends_at_once = True
 
     def __init__(self) -> None:
         self.draft = Draft()
@@ -180,7 +182,7 @@ class ResponsesAssembly:
             if item.get("type") in (FUNCTION, CUSTOM):
                 name = "arguments" if item["type"] == FUNCTION else "input"
                 item = {key: value for key, value in item.items() if key != name}
-                item["boundloop_call"] = number
+                item[CALL_MARK] = number
                 number += 1
             kept.append(item)
         if not kept or number != len(calls):

@@ -144,7 +144,6 @@ def test_latency_and_faults_are_drawn_from_the_request() -> None:
         (b"[]", 400),
         (b'{"model":"m"}', 400),
         (b"[" * 100_000, 400),
-        (body(stream=True), 400),
         (body(calling("a", "b"), result("a")), 400),
         (body(calling("a"), result("a"), result("a")), 400),
         (body(calling("a"), result("b")), 400),

@@ -19,10 +19,10 @@ from tests.random_examples import examples
 
 from boundloop.actors.model_spec import adapter_from
 from boundloop.adapters import OpenAIChat
+from boundloop.adapters.decoding import TurnDecoder
+from boundloop.adapters.http_model import LOOP_BYTES_MAX
 from boundloop.adapters.loopback_script import Fault, ServedScript, ServerScript
 from boundloop.adapters.loopback_server import LoopbackServer
-from boundloop.adapters.openai_chat import LOOP_BYTES_MAX
-from boundloop.adapters.openai_chat_decode import decode_answer
 from boundloop.adapters.port import ModelAdapter
 from boundloop.adapters.script import (
     ScriptedTurn,
@@ -117,11 +117,13 @@ def test_a_large_answer_is_read_beside_the_event_loop(
 ) -> None:
     threads: list[int] = []
 
-    def reading(*given: Any, **named: Any) -> ModelTurn:
-        threads.append(threading.get_ident())
-        return decode_answer(*given, **named)
+    end = TurnDecoder.end
 
-    monkeypatch.setattr("boundloop.adapters.openai_chat.decode_answer", reading)
+    def reading(decoder: TurnDecoder) -> ModelTurn:
+        threads.append(threading.get_ident())
+        return end(decoder)
+
+    monkeypatch.setattr(TurnDecoder, "end", reading)
     assert answered(as_json({**ANSWER, "padding": "x" * padding}))[0].text == "hello"
     (thread,) = threads
     assert (thread != threading.get_ident()) is elsewhere

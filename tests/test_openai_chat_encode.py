@@ -14,8 +14,9 @@ from tests.decider.shop import limits, pins
 from tests.decider.spec import Run
 
 from boundloop.adapters.answer_draft import CALL_ID_CHARS_MAX
+from boundloop.adapters.history import fits_strict, wire_ids
 from boundloop.adapters.openai_chat_decode import decode_answer
-from boundloop.adapters.openai_chat_encode import ChatOptions, encode_request, fits_strict, wire_ids
+from boundloop.adapters.openai_chat_encode import ChatOptions, encode_request
 from boundloop.runtime.events import CallProposed
 from boundloop.runtime.model import (
     AssistantCall,
