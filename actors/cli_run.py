@@ -8,11 +8,12 @@ from typing import Any, Final, TypedDict, TypeVar, Unpack
 from uuid import uuid4
 
 import click
+import msgspec
 
 from ..eventstore.event_line import event_line
 from ..runtime.commands import CommandAnswer, Resume
 from ..runtime.errors import BoundloopError
-from ..runtime.events import tag_of
+from ..runtime.events import AnyEvent, ModelResponded, tag_of
 from ..runtime.strict_json import parse_object
 from .application import load_application, misfit
 from .cli_output import FAILED, LIMIT, OK, WAITING, Output, Refused
@@ -159,6 +160,7 @@ class _Following:
         self.run_id = run_id
         self.after_seq = 0
         self._began_ms: int | None = None
+        self._judged: bool | None = None
 
     def began(self, at_ms: int, seq: int) -> None:
         """Show times since then, and events after that."""
@@ -169,11 +171,20 @@ class _Following:
         if self._began_ms is None:
             self._began_ms = item.at_ms
         if self.out.form == "table":
-            call, text = event_line(item.event, TEXT_CHARS_MAX)
+            call, text = event_line(self._shown(item.event), TEXT_CHARS_MAX)
             after = "+" + span(item.at_ms - self._began_ms)
             tag = tag_of(item.event)
             line = f"{item.seq:>5}  {after:>9}  {tag:<18}  {cut(safe_text(call), 8):<6}  {safe_text(text)}"
             self._print(line.rstrip())
+
+    def _shown(self, event: AnyEvent) -> AnyEvent:
+        """The event without a model's text where the run's answers are judged: the text is committed before, and whoever follows
+        the run is a user, not a reader of its protected record."""
+        if not isinstance(event, ModelResponded):
+            return event
+        if self._judged is None:
+            self._judged = "answer" in self.runtime.state(self.run_id).pins.guarded
+        return msgspec.structs.replace(event, text="") if self._judged else event
 
     def _print(self, line: str) -> None:
         heard = self.out.heard

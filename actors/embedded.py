@@ -330,7 +330,7 @@ class Embedded:
         return answer.seq
 
     async def inbox(self, root_id: str | None, kind: Kind | None, tenant: str | None, limit: int) -> Inbox:
-        """What waits for a person; raises ``DeclarationError`` for another kind, or a limit out of bounds."""
+        """What waits for a person; raises ``DeclarationError`` for another kind, or a limit out of bounds, and ``RunNotFound``."""
         if kind is not None and kind not in KINDS:
             raise DeclarationError("option_value", f"one of {', '.join(sorted(KINDS))}", path="kind")
         if type(limit) is not int or not 1 <= limit <= INBOX_ROWS_MAX:

@@ -8,7 +8,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from ..runtime.errors import StoreError
+from ..runtime.errors import RunNotFound, StoreError
 from ..runtime.events import UnknownBelow
 from ..runtime.questions import answerable_until_ms
 from ..runtime.state import ApprovalState, CallState, QuestionState, State
@@ -191,7 +191,10 @@ async def gather_inbox(
 
     Each log is checked against its chain first. A run that is damaged or can't be read is named and doesn't hide the
     others. Runs are read in the order in which they were created, and none once all rows to be shown are older than it.
+    Raises ``RunNotFound`` for a ``root_id`` that no run has: that nothing waits below it would be no answer.
     """
+    if root_id is not None and await store.run(root_id) is None:
+        raise RunNotFound(root_id)
     rows: list[InboxRow] = []
     unread: list[tuple[str, str]] = []
     pins = PinsCache()

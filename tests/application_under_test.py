@@ -9,7 +9,9 @@ import msgspec
 from boundloop.actors.application import Application
 from boundloop.adapters.script import call, refused, say
 from boundloop.adapters.scripted import ScriptedModel
+from boundloop.runtime.guardrails import GuardrailDecision, GuardrailQuestion, Guardrails
 from boundloop.runtime.limits import WAIVED, Limits
+from boundloop.runtime.policy import Policy
 from boundloop.runtime.tool_spec import tool
 
 HOSTILE = "\x1b[2J\u202eowned\u200b"
@@ -50,6 +52,19 @@ def loops() -> Application:
 
 def refuses() -> Application:
     return application(refused("No."), input="Do harm.")
+
+
+def judged() -> Application:
+    def no_secrets(asked: GuardrailQuestion) -> GuardrailDecision:
+        return GuardrailDecision(answer="deny" if "SECRET" in asked.text else "allow", code="secret")
+
+    guardrails = Guardrails(answer=no_secrets, revision="1")
+    return application(
+        say("The SECRET is 7."),
+        say("I can't say."),
+        input="Which one?",
+        policy=Policy(guardrails=guardrails),
+    )
 
 
 def asks() -> Application:

@@ -64,6 +64,18 @@ def test_a_refusal_of_the_model_exits_1(cli: CommandLine) -> None:
     assert (done.value["outcome"], done.value["reason"]) == ("refused", "model_refusal")
 
 
+@pytest.mark.parametrize("form", ["table", "json", "jsonl"])
+def test_an_answer_is_not_shown_before_it_is_judged(cli: CommandLine, form: str) -> None:
+    done = cli("run", f"{APP}:judged", "-o", form)
+    assert done.code == 0
+    assert "SECRET" not in done.out + done.err
+    assert "I can't say." in done.out
+    if form == "table":
+        assert "model_responded" in done.out
+    [run] = cli("runs", "list", "-o", "json").value
+    assert "SECRET" in cli("log", run["run"]).out, "the record has it"
+
+
 def test_the_input_and_the_operation_come_from_the_command_line(cli: CommandLine) -> None:
     done = cli("run", f"{APP}:reads", "Where is it?", "--operation-id", "op_7", "-o", "json")
     assert (done.code, done.value["operation_id"]) == (0, "op_7")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from tests.command_line import CommandLine
 from tests.stepped_runtime import Site
 from tests.test_trees import TOOLS, approval_in_a_grandchild
@@ -15,6 +16,7 @@ from boundloop.eventstore.port import EventStore
 from boundloop.runtime import Limits, agent
 from boundloop.runtime import events as e
 from boundloop.runtime.children import child_run_id
+from boundloop.runtime.errors import RunNotFound
 
 ONE = Limits(cost="1")
 
@@ -71,6 +73,14 @@ def test_a_tree_on_disk(cli: CommandLine) -> None:
         last = cli("show", run["run"], "-o", "json").value["seq"]
         for seq in range(1, last + 1):
             assert cli("replay", run["run"], "--at", str(seq)).code == 0
+
+
+def test_the_inbox_of_a_run_that_does_not_exist_is_no_empty_one(cli: CommandLine) -> None:
+    with Runtime(store=cli.url, tools=TOOLS) as rt, pytest.raises(RunNotFound):
+        rt.inbox(root="r_unknown")
+    refused = cli("inbox", "--root", "r_unknown")
+    assert (refused.code, refused.out) == (3, "")
+    assert "run_not_found" in refused.err
 
 
 def test_the_inbox_of_the_root_has_the_approvals_below(cli: CommandLine) -> None:
