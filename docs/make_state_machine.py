@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from argparse import ArgumentParser
 from pathlib import Path
 
 from boundloop.runtime.diagram import state_machine_document
@@ -10,6 +11,7 @@ from boundloop.runtime.stop_document import stops_document
 TARGETS = {"state-machine.md": state_machine_document, "stops.md": stops_document}
 
 if __name__ == "__main__":
+    ArgumentParser(description=__doc__).parse_args()
     for name, document in TARGETS.items():
         target = Path(__file__).with_name(name)
         target.write_text(document())

@@ -26,7 +26,7 @@ _RAISED: Final = "`resume` after a higher limit; in a child run it asks the pare
 
 LIFTED_BY: Final[dict[str, Lift]] = {
     "max_turns": Lift(_RAISED, ("turns", "model_attempts")),
-    "max_tool_calls": Lift(_RAISED, ("tool_calls", "call_attempts")),
+    "max_tool_calls": Lift(_RAISED, ("tool_calls", "call_attempts", "hosted_calls")),
     "budget_tokens": Lift(_RAISED, ("input_tokens", "output_tokens", "total_tokens")),
     "budget_cost": Lift(_RAISED, ("cost_micros",)),
     "deadline": Lift("`resume` after a higher limit", ("deadline_ms", "active_ms")),

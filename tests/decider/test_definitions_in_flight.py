@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -9,7 +10,7 @@ import pytest
 
 from boundloop.runtime import events as e
 from boundloop.runtime.children import child_start
-from boundloop.runtime.commands import Advance, Approve, ModelReplied, RaiseLimits, Resume, TakeOver
+from boundloop.runtime.commands import Advance, Answer, Approve, ModelReplied, RaiseLimits, Resume, TakeOver
 from boundloop.runtime.definitions import (
     ADOPTED_FIELDS,
     CONTRACT_FIELDS,
@@ -27,6 +28,7 @@ from boundloop.runtime.model import ModelTurn
 from boundloop.runtime.orders import Execute
 from boundloop.runtime.pins import read_pins
 from boundloop.runtime.question_tool import ask_user
+from boundloop.runtime.questions import question_id
 from boundloop.runtime.tool_definition import ToolDefinition
 
 from .family import AGENTS, family_pins
@@ -158,6 +160,14 @@ def test_every_field_of_a_definition_is_adopted_or_kept_or_the_hosts_own() -> No
     assert not set(ADOPTED_FIELDS) & set(CONTRACT_FIELDS)
 
 
+def test_the_page_names_all_of_the_contract() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "versions.md").read_text("utf-8")
+    [row] = [line for line in page.splitlines() if "what a call means" in line]
+    named = {name.strip(" `") for name in row.split("|")[1].partition(":")[0].split(",")}
+    words = {"incidental": "incidental fields", "far_side": "far side"}
+    assert named == {words.get(field, field) for field in CONTRACT_FIELDS}
+
+
 def test_a_deploy_loosens_no_run_in_flight() -> None:
     strict = msgspec.structs.replace(
         BY_NAME["pay"], permissions=("pay",), approval="always", trust="untrusted", after_untrusted="deny"
@@ -264,6 +274,30 @@ def test_what_a_person_was_asked_about_a_tool_that_is_gone_is_refused() -> None:
     run.crash("woken", present=WITHOUT_REFUND)
     assert run.bound("c1.0") == ("error", "unknown_tool")
     assert not run.ledger.rows
+
+
+def test_a_question_stays_open_where_its_tool_is_gone_and_its_answer_counts() -> None:
+    """A person may be about to answer, and the answer needs nothing of the application."""
+    run = Run(pins(tools=(*TOOLS, ask_user.definition)))
+    run.reply(call("ask_user", question="which order?"))
+    run.check("c1.0")
+    run.crash("woken", present=TOOLS)
+    assert run.phase("c1.0") == "waiting_answer"
+    assert tools_offered(run.state) == TOOLS
+    run.outside(Answer, question_id=question_id("r1", "c1.0"), text="A1042", by="ann")
+    assert run.bound("c1.0") == ("ok", "")
+    run.reply(call("ask_user", question="and which amount?"))
+    run.check("c2.0")
+    assert run.bound("c2.0") == ("error", "unknown_tool")
+
+
+def test_a_question_that_nobody_answers_lapses_where_its_tool_is_gone() -> None:
+    run = Run(pins(tools=(*TOOLS, ask_user.definition), bounds=limits(answer_ms=1_000)))
+    run.reply(call("ask_user", question="which order?"))
+    run.check("c1.0")
+    run.crash("woken", present=TOOLS)
+    run.tick_to_wake()
+    assert run.bound("c1.0") == ("error", "question_expired")
 
 
 def test_an_approved_call_of_a_tool_that_is_gone_is_refused() -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import get_args
 
+import msgspec
 import pytest
 
 from boundloop.runtime.commands import Close, RaiseLimits, ResolveCall, Resume
@@ -52,6 +55,21 @@ PHASES_IN_THE_FIELD = (
 
 def test_page_is_fresh() -> None:
     assert PAGE.read_text() == stops_document(), "run python docs/make_state_machine.py"
+
+
+@pytest.mark.parametrize("script", ["docs/make_state_machine.py", "tests/planted/page.py"])
+@pytest.mark.parametrize(("asked", "code"), [("--help", 0), ("--other", 2)])
+def test_what_writes_pages_writes_none_when_it_is_asked_for_help(script: str, asked: str, code: int) -> None:
+    def written() -> dict[str, int]:
+        return {page.name: page.stat().st_mtime_ns for page in PAGE.parent.glob("*.md")}
+
+    before = written()
+    done = subprocess.run(
+        [sys.executable, script, asked], cwd=PAGE.parents[1], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == code
+    assert "usage" in done.stdout + done.stderr
+    assert written() == before
 
 
 def test_each_reason_that_can_be_lifted_says_how_and_no_other_does() -> None:
@@ -166,6 +184,16 @@ def out_of(name: str) -> Callable[[], Run]:
     return played
 
 
+def searched_too_often() -> Run:
+    bounds = limits(hosted_calls=1)
+    run = Run(msgspec.structs.replace(pins(bounds=bounds), hosted=("web_search",)))
+    run.reply(READ, hosted=("web_search", "web_search"))
+    run.check("c1.0")
+    if run.started("c1.0"):
+        run.report("c1.0")
+    return run
+
+
 def past_the_deadline() -> Run:
     run = Run(pins(bounds=limits(deadline_ms=1_000)))
     run.tick(1_000)
@@ -247,7 +275,7 @@ def crashed_three_times() -> Run:
 
 STOPPED: dict[str, tuple[Callable[[], Run], ...]] = {
     "max_turns": (out_of("turns"), out_of("model_attempts")),
-    "max_tool_calls": (out_of("tool_calls"), out_of("call_attempts")),
+    "max_tool_calls": (out_of("tool_calls"), out_of("call_attempts"), searched_too_often),
     "budget_tokens": (out_of("input_tokens"), out_of("output_tokens"), out_of("total_tokens")),
     "budget_cost": (out_of("cost_micros"),),
     "deadline": (past_the_deadline, active_too_long),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from argparse import ArgumentParser
 from pathlib import Path
 
 if __name__ == "__main__":
@@ -24,6 +25,7 @@ def table() -> str:
 
 
 if __name__ == "__main__":
+    ArgumentParser(description=__doc__).parse_args()
     path = ROOT / "docs" / "planted-faults.md"
     before, _, _ = path.read_text("utf-8").partition(HEAD)
     path.write_text(before + table(), "utf-8")
