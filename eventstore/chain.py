@@ -99,7 +99,7 @@ def _check_tenant(request: Append, tenant: str) -> None:
     ):
         raise BugError("append_invalid", "a run claims and settles keys of its own tenant only")
     for settlement in request.settlements:
-        sent = settlement.if_free
+        sent = settlement.sent
         if sent is not None and (sent.tenant, sent.key, sent.call_id) != (
             settlement.tenant,
             settlement.key,

@@ -17,6 +17,8 @@ from ..runtime.ledger import LedgerRow
 from .codec import Recorded
 from .rules import is_sound
 
+_SENT = frozenset(("in_flight", "unknown", "succeeded"))
+
 SAME_TIME_MS = 1_000
 """Claims of one key within this time may have been committed in another order than their events' times say."""
 
@@ -43,25 +45,17 @@ class Holding(msgspec.Struct):
     claims: int = 0
     sent_attempt: int = 0
     sent_until_ms: int = 0
-    asked_only: bool = False
-    """Claimed for an approval, which leaves an abandoned unknown row as it is."""
-    was_unknown: bool = False
-    """Left unknown once, since its last claim; whatever it came to later, others may have asked about it or taken it over."""
     settled_late_epoch: int = 0
-    """When it was unknown and turned out to have happened: if the key had been freed by then, the row was written anew, as
-    of this epoch."""
+    """Set if it turned out to have happened: its row may have been written anew then, as of this epoch."""
 
     def claim(self, status: str, record: Recorded, attempt: int, valid_until_ms: int) -> None:
         self.status, self.attempt, self.valid_until_ms = status, attempt, valid_until_ms
         self.epoch, self.claimed_at_ms = record.epoch, record.at_ms
         self.result = self.result_sha256 = None
         self.claims += 1
-        self.asked_only = status == "waiting_approval"
-        self.was_unknown = False
 
     def settle(self, status: str, result: bytes | None = None) -> None:
         if self.status:
-            self.was_unknown = self.was_unknown or status == "unknown"
             self.status, self.result = status, result
             self.result_sha256 = None if result is None else sha256(result).digest()
 
@@ -141,11 +135,10 @@ def _follow(call: Holding, record: Recorded) -> None:
         case e.CallExecuted(outcome="unknown"):
             call.settle("unknown")
         case e.CallReconciled(outcome="applied") as done:
-            if not call.status and call.sent_attempt:
-                # Reported by the lost attempt itself after the key had been freed: taken again for it.
+            if call.status in ("", "waiting_approval", "rejected") and call.sent_attempt:
+                # Found out after the key had been given back: written as it was sent.
                 call.claim("in_flight", record, call.sent_attempt, call.sent_until_ms)
-            elif call.status == "unknown":
-                call.settled_late_epoch = record.epoch
+            call.settled_late_epoch = record.epoch
             call.settle("succeeded", done.result)
         case e.CallExecuted() | e.CallReconciled(outcome="absent") | e.ApprovalLapsed() | e.CallWaiting():
             call.settle("")
@@ -189,34 +182,43 @@ def _name(place: tuple[object, object]) -> str:
 
 
 def _problem(row: LedgerRow | None, claims: list[Holding], *, complete: bool) -> str:
-    possible = _possible(claims)
     if row is None:
-        missing = [call for call in possible if call.status]
-        if not complete or not missing or len(missing) < len(possible):
+        # What may have happened isn't forgotten: a key is free only once nobody is left who has sent, or sent in vain.
+        left = next((call for call in claims if call.status in _SENT), None) or _asked(claims)
+        if left is None or not complete:
             return ""
-        call = missing[0]
-        return f"by the log of run {call.run_id}, call {call.call_id} has it as {call.status}"
-    own = [call for call in claims if (call.run_id, call.call_id) == (row.run_id, row.call_id)]
-    if not own:
+        return f"by the log of run {left.run_id}, call {left.call_id} has it as {left.status}"
+    own = next((call for call in claims if (call.run_id, call.call_id) == (row.run_id, row.call_id)), None)
+    if own is None:
         return f"no log has that call {row.call_id} of run {row.run_id} claimed it"
-    name = own[0].differs_from(row)
+    name = own.differs_from(row)
     if name:
         return f"its {name} isn't what the log of run {row.run_id} says"
-    if complete and own[0] not in possible:
-        return f"call {possible[0].call_id} of run {possible[0].run_id} claimed it later"
+    other = next((call for call in claims if call is not own and _in_front(call, own)), None)
+    if complete and other is not None:
+        return f"call {other.call_id} of run {other.run_id} has it as {other.status}"
     return ""
 
 
-def _possible(claims: list[Holding]) -> list[Holding]:
-    """The calls one of which has the row now, or has freed it: the latest to claim it, those at about the same time,
-    behind one that only asked for an approval, who had left the effect unknown, and behind those who freed the key, whose
-    effect turned out to have happened."""
-    ordered = sorted(claims, key=lambda call: -call.claimed_at_ms)
-    possible: list[Holding] = []
-    for call in ordered:
-        near = not possible or possible[0].claimed_at_ms - call.claimed_at_ms <= SAME_TIME_MS
-        behind = possible and all(other.asked_only for other in possible) and call.was_unknown
-        after_all = call.settled_late_epoch and all(other.status in ("", "rejected") for other in possible)
-        if near or behind or after_all:
-            possible.append(call)
-    return possible
+def _asked(claims: list[Holding]) -> Holding | None:
+    """Whose question has the key, if anybody's: the latest one's, unless an effect was sent before, behind whose row a question
+    takes none."""
+    latest = max(call.claimed_at_ms for call in claims)
+    near = [call for call in claims if latest - call.claimed_at_ms <= SAME_TIME_MS]
+    if any(call.sent_attempt for call in claims if call not in near) or not all(call.status for call in near):
+        return None
+    return near[0]
+
+
+def _in_front(other: Holding, own: Holding) -> bool:
+    """Whether the key's row must be this other call's, not one's own."""
+    if other.status not in _SENT:
+        return False
+    if own.status in ("waiting_approval", "rejected"):
+        return True  # a question takes no row of an effect that was sent
+    if other.claimed_at_ms - own.claimed_at_ms <= SAME_TIME_MS:
+        return False
+    late = own.status == "succeeded" and own.settled_late_epoch
+    return other.status == "in_flight" or not (
+        late and (other.status == "unknown" or other.settled_late_epoch)
+    )

@@ -39,14 +39,14 @@ from .port import (
     Switch,
 )
 from .rules import (
+    KeyRows,
     accepts_claim,
-    claimed_row,
+    claimed,
     is_at_rest,
     is_ended,
     new_waits,
-    row_to_claim,
-    row_to_settle,
-    settled_row,
+    rows_to_claim,
+    settled,
 )
 
 
@@ -77,6 +77,7 @@ class MemoryStore:
         self._now_ms = StoreClock().now_ms if clock is None else NeverFalling(clock)
         self._runs: dict[str, _Run] = {}
         self._ledger: dict[tuple[str, bytes], LedgerRow] = {}
+        self._earlier: dict[tuple[str, bytes], tuple[LedgerRow, ...]] = {}
         self._blobs: dict[bytes, bytes] = {}
         self._hosts: dict[str, HostRow] = {}
         self._switches: dict[tuple[str, str], Switch] = {}
@@ -100,15 +101,10 @@ class MemoryStore:
         if run is not None:
             check_follows(request, run.row.tenant, run.row.updated_at_ms)
         if request.claim is not None:
-            held = row_to_claim(
-                self._ledger.get((request.claim.tenant, request.claim.key)),
-                request.run_id,
-                request.claim.key,
-                request.settlements[: request.settled_first],
-            )
-            if not accepts_claim(held, request.run_id, request.claim):
-                assert held is not None
-                return ClaimTaken(held)
+            place = request.claim.tenant, request.claim.key
+            rows = rows_to_claim(self._key_rows(place), request, request.claim, now_ms)
+            if rows.held is not None and not accepts_claim(rows, request.run_id, request.claim):
+                return ClaimTaken(rows.held)
         self._blobs.update(request.blobs)
         if run is None:
             run = self._runs[request.run_id] = _Run(_new_row(request), len(self._runs))
@@ -170,19 +166,28 @@ class MemoryStore:
             woken[request.run_id] = None
         return [run_id for run_id in woken if self._wake(run_id, now_ms)]
 
+    def _key_rows(self, place: tuple[str, bytes]) -> KeyRows:
+        return KeyRows(self._ledger.get(place), self._earlier.get(place, ()))
+
+    def _put_key(self, place: tuple[str, bytes], rows: KeyRows) -> None:
+        self._ledger.pop(place, None)
+        self._earlier.pop(place, None)
+        if rows.held is not None:
+            self._ledger[place] = rows.held
+        if rows.earlier:
+            self._earlier[place] = rows.earlier
+
     def _claim(self, request: Append, claim: Claim, now_ms: int) -> None:
-        self._ledger[claim.tenant, claim.key] = claimed_row(claim, request.run_id, request.epoch, now_ms)
+        place = claim.tenant, claim.key
+        self._put_key(place, claimed(self._key_rows(place), request.run_id, request.epoch, claim, now_ms))
 
     def _settle(self, request: Append, settlement: Settlement, now_ms: int) -> list[str]:
         place = settlement.tenant, settlement.key
-        held = row_to_settle(self._ledger.get(place), request.run_id, request.epoch, settlement, now_ms)
-        if held is None:
+        before = self._key_rows(place)
+        after = settled(before, request.run_id, request.epoch, settlement, now_ms)
+        if after is before:
             return []
-        row = settled_row(held, settlement, now_ms)
-        if row is None:
-            del self._ledger[place]
-        else:
-            self._ledger[place] = row
+        self._put_key(place, after)
         return [
             other
             for other, run in self._runs.items()

@@ -20,6 +20,7 @@ from .port import (
     Conflict,
     Fenced,
 )
+from .rules import EARLIER_MAX
 from .text_columns import from_column, to_column
 
 APPEND: Final = "SELECT * FROM append_batch($1, $2, $3)"
@@ -57,7 +58,7 @@ class _Settlement(msgspec.Struct):
     goes_to: str
     result: str | None
     result_sha256: str | None
-    if_free: _Claim | None
+    sent: _Claim | None
 
 
 class _Blob(msgspec.Struct):
@@ -92,6 +93,7 @@ class AppendItem(msgspec.Struct):
     claim: _Claim | None
     settlements: list[_Settlement]
     settled_first: int
+    earlier_max: int
     is_released: bool
     is_ready: bool
     wakes: list[str]
@@ -149,6 +151,7 @@ def append_item(request: Append, *, uploaded: bool) -> AppendItem:
         None if claim is None else _claim(claim),
         [_settlement(one) for one in request.settlements],
         request.settled_first,
+        EARLIER_MAX,
         request.release,
         request.ready,
         [to_column(run_id) for run_id in request.wake_runs],
@@ -182,7 +185,7 @@ def _settlement(settlement: Settlement) -> _Settlement:
         settlement.to,
         None if result is None else _hex(result),
         None if digest is None else _hex(digest),
-        None if settlement.if_free is None else _claim(settlement.if_free),
+        None if settlement.sent is None else _claim(settlement.sent),
     )
 
 

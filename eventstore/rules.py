@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from hashlib import sha256
-from typing import get_args
+from typing import Final, get_args
+
+import msgspec
 
 from ..runtime.ledger import Claim, LedgerRow, LedgerStatus, RunIndex, Settlement
+from .port import Append
 
 _STATUSES = frozenset(get_args(LedgerStatus))
 
@@ -14,42 +16,106 @@ ENDED_STATUS = "terminated"
 """A run with this status has nothing to do ever again; no wake makes it ready."""
 
 
-def accepts_claim(held: LedgerRow | None, run_id: str, claim: Claim) -> bool:
-    """Whether this run's claim may take a key whose row is ``held``."""
+class KeyRows(msgspec.Struct, frozen=True, gc=False):
+    """A key's row, and the earlier ones behind it, oldest first. Nothing is behind no row."""
+
+    held: LedgerRow | None
+    earlier: tuple[LedgerRow, ...] = ()
+
+
+EARLIER_MAX: Final = 32
+"""Rows behind a row: so often is an effect of unknown outcome taken over, then it waits for a person."""
+
+_EFFECT_MAY_BE: Final = frozenset(("in_flight", "unknown"))
+"""Statuses under which something may be on its way to the far side."""
+
+
+def accepts_claim(rows: KeyRows, run_id: str, claim: Claim) -> bool:
+    """Whether this run's claim may take a key with these rows."""
+    held = rows.held
     if held is None or held.status == "rejected":
         return True
     holder = held.run_id, held.call_id
     if held.status == "unknown" and claim.over == holder:
-        return held.intent_sha256 == claim.intent_sha256
+        return held.intent_sha256 == claim.intent_sha256 and len(rows.earlier) < EARLIER_MAX
     return holder == (run_id, claim.call_id) and held.status != "succeeded"
 
 
-def row_to_claim(
-    held: LedgerRow | None, run_id: str, key: bytes, first: Sequence[Settlement]
-) -> LedgerRow | None:
-    """The claimed key's row as the claim finds it, after the settlements that come before it."""
-    for settlement in first:
-        if held is not None and settlement.key == key and is_holder(held, run_id, settlement):
-            held = settled_row(held, settlement, held.at_ms)
+def claimed(rows: KeyRows, run_id: str, epoch: int, claim: Claim, now_ms: int) -> KeyRows:
+    """The key after a claim that is accepted."""
+    held, row = rows.held, claimed_row(claim, run_id, epoch, now_ms)
+    if held is not None and held.status == "unknown" and claim.over == (held.run_id, held.call_id):
+        return KeyRows(row, (*rows.earlier, held))
+    return KeyRows(row, rows.earlier)
+
+
+def settled(rows: KeyRows, run_id: str, epoch: int, settlement: Settlement, now_ms: int) -> KeyRows:
+    """The key after this run's settlement; the same rows if it changes nothing."""
+    held, earlier = rows.held, rows.earlier
+    if held is not None and is_holder(held, run_id, settlement):
+        if settlement.to == "free" or (settlement.to == "rejected" and earlier):
+            return _given_back(earlier, now_ms)
+        done = _settled_row(_as_sent(held, epoch, settlement, now_ms), settlement, now_ms)
+        return KeyRows(done, () if done.status == "succeeded" else earlier)
+    own = next((row for row in earlier if is_holder(row, run_id, settlement)), None)
+    if settlement.to == "free" and own is not None:
+        return KeyRows(held, tuple(row for row in earlier if row is not own))
+    if settlement.to != "succeeded" or (own is None and settlement.sent is None):
+        return rows
+    if own is None:
+        assert settlement.sent is not None
+        own = claimed_row(settlement.sent, run_id, epoch, now_ms)
+    done = _settled_row(own, settlement, now_ms)
+    if held is None or held.status in ("rejected", "waiting_approval"):
+        return KeyRows(done)
+    if held.status == "unknown" and held.intent_sha256 == done.intent_sha256:
+        return KeyRows(done)
+    if held.status in _EFFECT_MAY_BE:
+        return KeyRows(held, (*(row for row in earlier if not is_holder(row, run_id, settlement)), done))
+    return rows
+
+
+def _given_back(earlier: tuple[LedgerRow, ...], now_ms: int) -> KeyRows:
+    """The key without the row that was in front: the earlier effect that is known to have happened, or the latest that may
+    have. The time is now: whoever waits has something new to look at."""
+    if not earlier:
+        return KeyRows(None)
+    back = next((row for row in earlier if row.status == "succeeded"), earlier[-1])
+    behind = () if back.status == "succeeded" else earlier[:-1]
+    return KeyRows(msgspec.structs.replace(back, at_ms=now_ms), behind)
+
+
+def _as_sent(held: LedgerRow, epoch: int, settlement: Settlement, now_ms: int) -> LedgerRow:
+    """The holder's row; where it asks a person again about an effect that happened after all, as that was sent."""
+    sent = settlement.sent
+    if settlement.to == "succeeded" and sent is not None and held.status == "waiting_approval":
+        return claimed_row(sent, held.run_id, epoch, now_ms)
     return held
 
 
 def is_holder(held: LedgerRow, run_id: str, settlement: Settlement) -> bool:
-    """Whether this run's settlement is about this row; else it changes nothing."""
+    """Whether this run's settlement is about this row."""
     return (held.run_id, held.call_id) == (run_id, settlement.call_id)
 
 
-def row_to_settle(
-    held: LedgerRow | None, run_id: str, epoch: int, settlement: Settlement, now_ms: int
-) -> LedgerRow | None:
-    """The row that this run's settlement changes; None if it changes nothing. A free key has none, unless an effect that
-    is known to have happened by now takes it again (``Settlement.if_free``)."""
-    if held is not None and is_holder(held, run_id, settlement):
-        return held
-    free = held is None or held.status == "rejected"
-    if free and settlement.if_free is not None and settlement.to == "succeeded":
-        return claimed_row(settlement.if_free, run_id, epoch, now_ms)
-    return None
+def rows_to_claim(rows: KeyRows, request: Append, claim: Claim, now_ms: int) -> KeyRows:
+    """The claimed key as the claim finds it, after the settlements of its append that come before it."""
+    for settlement in request.settlements[: request.settled_first]:
+        if settlement.key == claim.key:
+            rows = settled(rows, request.run_id, request.epoch, settlement, now_ms)
+    return rows
+
+
+def claim_needs_earlier(request: Append) -> bool:
+    """Whether what is behind the claimed key's row matters to this claim. It rarely does, and costs a store a look."""
+    return request.settled_first > 0 or (request.claim is not None and request.claim.over is not None)
+
+
+def settling_needs_earlier(held: LedgerRow | None, run_id: str, settlement: Settlement) -> bool:
+    """The same of a settlement."""
+    return held is not None and (
+        settlement.to in ("free", "rejected") or not is_holder(held, run_id, settlement)
+    )
 
 
 def claimed_row(claim: Claim, run_id: str, epoch: int, now_ms: int) -> LedgerRow:
@@ -70,22 +136,11 @@ def claimed_row(claim: Claim, run_id: str, epoch: int, now_ms: int) -> LedgerRow
     )
 
 
-def settled_row(held: LedgerRow, settlement: Settlement, now_ms: int) -> LedgerRow | None:
-    """The row after the settlement; None if the key is free now."""
-    if settlement.to == "free":
-        return None
-    return LedgerRow(
-        tenant=held.tenant,
-        key=held.key,
-        tool=held.tool,
+def _settled_row(held: LedgerRow, settlement: Settlement, now_ms: int) -> LedgerRow:
+    assert settlement.to != "free"
+    return msgspec.structs.replace(
+        held,
         status=settlement.to,
-        intent_sha256=held.intent_sha256,
-        args_sha256=held.args_sha256,
-        run_id=held.run_id,
-        call_id=held.call_id,
-        attempt=held.attempt,
-        epoch=held.epoch,
-        valid_until_ms=held.valid_until_ms,
         at_ms=now_ms,
         result=settlement.result,
         result_sha256=settlement.result_sha256,

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from ..runtime.errors import BugError, DamagedFile
-from ..runtime.ledger import LedgerRow, Settlement
+from ..runtime.ledger import Claim, LedgerRow, Settlement
 from .chain import check_follows
 from .port import (
     APPEND_SCHEMA_VERSION,
@@ -23,15 +23,17 @@ from .port import (
 )
 from .rules import (
     ENDED_STATUS,
+    KeyRows,
     accepts_claim,
-    claimed_row,
+    claim_needs_earlier,
+    claimed,
     is_at_rest,
     is_ended,
     is_sound,
     new_waits,
-    row_to_claim,
-    row_to_settle,
-    settled_row,
+    rows_to_claim,
+    settled,
+    settling_needs_earlier,
 )
 
 BLOB_PART_BYTES = 256 * 1024
@@ -61,6 +63,7 @@ LEDGER_COLUMNS = (
     "tenant, key, tool, status, intent_sha256, args_sha256, run_id, call_id, attempt, epoch, valid_until_ms, "
     "at_ms, result, result_sha256"
 )
+_PUT_EARLIER = f"INSERT INTO ledger_earlier (place, {LEDGER_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 
 
 class _Known:
@@ -148,15 +151,11 @@ class SqliteAppends:
             return Conflict(0)
         if known is not None and (refused := self._out_of_line(request, known)) is not None:
             return refused
+        rows = KeyRows(None)
         if request.claim is not None:
-            held = row_to_claim(
-                self.ledger_row(request.claim.tenant, request.claim.key),
-                request.run_id,
-                request.claim.key,
-                request.settlements[: request.settled_first],
-            )
-            if held is not None and not accepts_claim(held, request.run_id, request.claim):
-                return self._refusal(request) or ClaimTaken(held)
+            rows = rows_to_claim(self._rows_to_claim(request, request.claim), request, request.claim, now_ms)
+            if rows.held is not None and not accepts_claim(rows, request.run_id, request.claim):
+                return self._refusal(request) or ClaimTaken(rows.held)
         seq = request.expected_seq + request.event_count
         marked = known is not None and known.ready_at_ms is not None
         waited = () if known is None else known.waiting_keys
@@ -185,7 +184,9 @@ class SqliteAppends:
         for settlement in request.settlements[: request.settled_first]:
             self._settle(request, settlement, now_ms)
         if request.claim is not None:
-            self._put_ledger_row(claimed_row(request.claim, request.run_id, request.epoch, now_ms))
+            # As the settlements before it have left the key, which is how it was judged.
+            after = claimed(rows, request.run_id, request.epoch, request.claim, now_ms)
+            self._put_key(request.claim.tenant, request.claim.key, rows, after)
         for settlement in request.settlements[request.settled_first :]:
             self._settle(request, settlement, now_ms)
         for run_id in request.wake_runs:
@@ -336,10 +337,36 @@ class SqliteAppends:
         found = self._one(f"SELECT {LEDGER_COLUMNS} FROM ledger WHERE tenant = ? AND key = ?", (tenant, key))
         if found is None:
             return None
-        row = LedgerRow(**named(LEDGER_COLUMNS, found))
+        return self._sound(LedgerRow(**named(LEDGER_COLUMNS, found)))
+
+    def _sound(self, row: LedgerRow) -> LedgerRow:
         if not is_sound(row):
-            raise DamagedFile(self._path, f"the ledger's row of key {key.hex()} was changed")
+            raise DamagedFile(self._path, f"the ledger's row of key {row.key.hex()} was changed")
         return row
+
+    def _rows_to_claim(self, request: Append, claim: Claim) -> KeyRows:
+        held = self.ledger_row(claim.tenant, claim.key)
+        if held is None or not claim_needs_earlier(request):
+            return KeyRows(held)
+        return KeyRows(held, self._earlier(claim.tenant, claim.key))
+
+    def _earlier(self, tenant: str, key: bytes) -> tuple[LedgerRow, ...]:
+        rows = self._all(
+            f"SELECT {LEDGER_COLUMNS} FROM ledger_earlier WHERE tenant = ? AND key = ? ORDER BY place",
+            (tenant, key),
+        )
+        return tuple(self._sound(LedgerRow(**named(LEDGER_COLUMNS, row))) for row in rows)
+
+    def _put_key(self, tenant: str, key: bytes, before: KeyRows, after: KeyRows) -> None:
+        if after.held is None:
+            self._connection().execute("DELETE FROM ledger WHERE tenant = ? AND key = ?", (tenant, key))
+        elif after.held is not before.held:
+            self._put_ledger_row(after.held)
+        if after.earlier == before.earlier:
+            return  # or nobody looked: they are as they were
+        self._connection().execute("DELETE FROM ledger_earlier WHERE tenant = ? AND key = ?", (tenant, key))
+        for place, row in enumerate(after.earlier):
+            self._connection().execute(_PUT_EARLIER, (place, *msgspec.structs.astuple(row)))
 
     def _put_ledger_row(self, row: LedgerRow) -> None:
         self._connection().execute(
@@ -349,16 +376,14 @@ class SqliteAppends:
 
     def _settle(self, request: Append, settlement: Settlement, now_ms: int) -> None:
         found = self.ledger_row(settlement.tenant, settlement.key)
-        held = row_to_settle(found, request.run_id, request.epoch, settlement, now_ms)
-        if held is None:
+        earlier: tuple[LedgerRow, ...] = ()
+        if settling_needs_earlier(found, request.run_id, settlement):
+            earlier = self._earlier(settlement.tenant, settlement.key)
+        before = KeyRows(found, earlier)
+        after = settled(before, request.run_id, request.epoch, settlement, now_ms)
+        if after is before:
             return
-        row = settled_row(held, settlement, now_ms)
-        if row is None:
-            self._connection().execute(
-                "DELETE FROM ledger WHERE tenant = ? AND key = ?", (settlement.tenant, settlement.key)
-            )
-        else:
-            self._put_ledger_row(row)
+        self._put_key(settlement.tenant, settlement.key, before, after)
         waiters = self._all(
             "SELECT run_id FROM runs JOIN key_waits USING (run_key) WHERE key = ? AND tenant = ?",
             (settlement.key, settlement.tenant),

@@ -41,7 +41,7 @@ def settle(
     call: CallState,
     to: Literal["succeeded", "unknown", "in_flight", "rejected", "free"],
     result: bytes | None = None,
-    if_free: Claim | None = None,
+    sent: Claim | None = None,
 ) -> tuple[Settlement, ...]:
     """The settlement of a call's key, none for reads."""
     if call.key is None:
@@ -54,6 +54,6 @@ def settle(
             to=to,
             result=result,
             result_sha256=None if result is None else sha256(result).digest(),
-            if_free=if_free,
+            sent=sent,
         ),
     )

@@ -70,11 +70,13 @@ def claim_lost(state: State, command: ClaimLost, now_ms: int) -> Decision:
 
 def executed(state: State, command: Executed, now_ms: int) -> Decision:
     """An executor's report. Late or doubled reports change nothing, except that a late success settles an unknown."""
-    call = state.calls.get(command.call) or state.unknown_calls.get(command.call)
+    name = command.call
+    call = state.calls.get(name) or state.unknown_calls.get(name) or state.absent_calls.get(name)
     if call is None or call.attempt != command.attempt or not call.attempt:
         return NOTHING
-    unsettled = call.phase == "reconciling" or call.call in state.unknown_calls
-    if command.outcome == "succeeded" and call.phase in _NOT_STARTED and call.key is not None:
+    unsettled = call.phase == "reconciling" or name in state.unknown_calls
+    again = call.phase in _NOT_STARTED or name in state.absent_calls
+    if command.outcome == "succeeded" and again and call.key is not None:
         return _applied_after_all(state, call, command)
     if unsettled and command.outcome == "succeeded":
         return _applied(
@@ -151,9 +153,8 @@ _NOT_STARTED = frozenset({"checking", "waiting_key", "waiting_approval"})
 
 
 def _applied_after_all(state: State, call: CallState, command: Executed) -> Decision:
-    """The lost attempt reports success after the far side had said that there was nothing, and no further attempt has
-    started: it took effect. The key had been freed with the far side's word, so it is taken and settled in one append; if
-    another call has taken it meanwhile, this one waits for that one."""
+    """The lost attempt reports success after its far side, or a person, had said that there was nothing: it took effect, and
+    that is on record whoever has the key by now. Nothing is sent again for it."""
     applied = _applied(
         state,
         call,
@@ -165,14 +166,10 @@ def _applied_after_all(state: State, call: CallState, command: Executed) -> Deci
         source=command.source,
         values=command.values,
     )
-    lapsed: tuple[e.AnyEvent, ...] = ()
     if call.phase == "waiting_approval" and call.approval is not None:
-        lapsed = (e.ApprovalLapsed(call.call, call.approval.approval_id, "settled_elsewhere"),)
-    return Decision(
-        lapsed + applied.events,
-        claim(state, call, "intent", call.attempt, call.valid_until_ms),
-        applied.settlements,
-    )
+        lapsed = e.ApprovalLapsed(call.call, call.approval.approval_id, "settled_elsewhere")
+        return Decision((lapsed, *applied.events), settlements=applied.settlements)
+    return applied
 
 
 def lost(state: State, call: CallState, now_ms: int) -> Decision:
@@ -306,7 +303,7 @@ def _applied(
 ) -> Decision:
     """It took effect. Without a code its result is shown (null if there is none); with one there is none to show.
 
-    While it was unknown, a call that took it over may have proven that its own attempt did nothing, and freed the key."""
+    Meanwhile its key may have been given back, or be another call's."""
     shown = None if code else b"null" if result is None else result
     digest = None if shown is None else sha256(shown).digest()
     event = e.CallReconciled(
@@ -324,7 +321,7 @@ def _applied(
         values=values,
     )
     sent = claim(state, call, "intent", call.attempt, call.valid_until_ms)
-    return Decision((event,), settlements=settle(state, call, "succeeded", shown, if_free=sent))
+    return Decision((event,), settlements=settle(state, call, "succeeded", shown, sent=sent))
 
 
 def resolve_call(state: State, command: ResolveCall, now_ms: int, result: bytes | None) -> Decision:

@@ -668,19 +668,13 @@ def _note_version(state: State, call: CallState, source: e.Source) -> None:
 
 def _call_reconciled(state: State, event: e.CallReconciled, at_ms: int) -> None:
     if state.phase == "terminated":
-        _reconcile_after_end(state, event)
+        next_run_phase(state.phase, "call_reconciled")
+        _reconcile_bound(state, event)
         return
-    call = state.calls.get(event.call) or state.unknown_calls.get(event.call)
-    if call is None:
-        raise BugError("call_unknown", f"no call {event.call} is open", path=event.call)
+    call = state.calls.get(event.call)
     next_run_phase(state.phase, "call_reconciled")
-    if call.phase == "bound":
-        next_call_phase(call.phase, "call_reconciled")
-        if event.outcome != "unknown":
-            state.unknown_calls.pop(event.call, None)
-        if event.outcome == "applied":
-            _count_effect(state.effects, call.tool)
-        _remember(state, event)
+    if call is None or call.phase == "bound":
+        _reconcile_bound(state, event)
         return
     wanted = _AFTER_RECONCILED[event.outcome]
     call.phase = next_call_phase(call.phase, "call_reconciled", wanted)
@@ -726,15 +720,19 @@ def _answer_guarded(state: State, event: e.AnswerGuarded, at_ms: int) -> None:
     state.answer_verdict, state.answer_code = event.verdict, event.code
 
 
-def _reconcile_after_end(state: State, event: e.CallReconciled) -> None:
-    next_run_phase(state.phase, "call_reconciled")
-    if event.call not in state.unknown_calls:
-        raise BugError("call_unknown", f"no unknown effect {event.call}", path=event.call)
+def _reconcile_bound(state: State, event: e.CallReconciled) -> None:
+    """The model has its result already; what is known of the effect is on record."""
+    call = state.unknown_calls.get(event.call) or state.absent_calls.get(event.call)
+    if call is None:
+        raise BugError("call_unknown", f"call {event.call} has no unknown effect", path=event.call)
     next_call_phase("bound", "call_reconciled")
-    if event.outcome == "applied":
-        _count_effect(state.effects, state.unknown_calls[event.call].tool)
     if event.outcome != "unknown":
-        del state.unknown_calls[event.call]
+        state.unknown_calls.pop(event.call, None)
+        state.absent_calls.pop(event.call, None)
+    if event.outcome == "applied":
+        _count_effect(state.effects, call.tool)
+    elif event.outcome == "absent":
+        state.absent_calls[event.call] = call
     _remember(state, event)
 
 
@@ -754,6 +752,8 @@ def _result_bound(state: State, event: e.ResultBound, at_ms: int) -> None:
         _give_back(state, call)
     if was == "reconciling":
         state.unknown_calls[call.call] = call
+    elif call.attempt and call.outcome == "" and event.replayed is None and call.key is not None:
+        state.absent_calls[call.call] = call
     call.status, call.code, call.binding_sha256 = event.status, event.code, event.binding_sha256
     call.holds_key = False
     if event.replayed is not None:

@@ -16,7 +16,10 @@ LedgerStatus = Literal["waiting_approval", "rejected", "in_flight", "succeeded",
 """``waiting_approval``: an approval was requested, nothing sent. ``rejected``: a person said no; runs that waited for
 this decision read it here, anyone else finds the key free. ``in_flight``: an intent is on record. ``succeeded``: the
 effect happened, its result is in the row. ``unknown``: it may have happened; see reconciliation. A key whose attempt
-failed with proof that nothing took effect has no row: it is free."""
+failed with proof that nothing took effect has no row: it is free.
+
+Behind a row stand the *earlier* ones: whoever takes an unknown effect over doesn't learn what became of the attempt before
+its own. If its own comes to nothing, the earlier row is back, unknown or by then succeeded, and the key isn't free."""
 
 
 class LedgerRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -47,7 +50,7 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     At most one claim an append.
 
     ``over``: the (run, call) that left the effect unknown and will never send it again, where the far side takes the
-    same key or repetition twice. None: an unknown row is taken by nobody else.
+    same key or repetition twice; its row stays behind this one. None: an unknown row is taken by nobody else.
     """
 
     tenant: str
@@ -65,12 +68,13 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 class Settlement(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Change a row that this (run, call) holds, in the append that carries the fact.
 
-    ``free`` removes the row (proof that nothing took effect, a reject, a lapse, a cancel before any attempt). Runs that
-    wait for the key become ready in the same transaction. A row held by another (run, call) isn't touched.
+    ``free`` removes the row (proof that nothing took effect, a reject, a lapse, a cancel before any attempt), and the latest
+    earlier one is back if there is any. Runs that wait for the key become ready in the same transaction. A row held by
+    another (run, call) isn't touched, but an earlier one of this (run, call) is.
 
-    ``if_free``: the claim under which the effect was sent, where it turned out to have happened after all. Somebody may have
-    taken its row over meanwhile and freed the key; then ``succeeded`` writes the row anew, so that what is known to have
-    happened is in the ledger.
+    ``sent``: the claim under which the effect was sent, where it turned out to have happened after its key had been given
+    back or taken over. What is known to have happened is in the ledger then: at once if nothing under this key may be on
+    its way, or what may be is this very intent; else behind the row of whoever has the key.
     """
 
     tenant: str
@@ -79,7 +83,7 @@ class Settlement(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     to: Literal["succeeded", "unknown", "in_flight", "rejected", "free"]
     result: bytes | None = None
     result_sha256: bytes | None = None
-    if_free: Claim | None = None
+    sent: Claim | None = None
 
 
 class RunIndex(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -67,6 +67,9 @@ def recheck_done(state: State, call: CallState, command: ChecksDone, now_ms: int
         lapsed = _approval_over(call, command, now_ms)
         if lapsed:
             return _refuse(state, call, e.CallRejected(call.call, "approval", lapsed, STALE_TEXT))
+        # The failed attempt may have been one that took an abandoned effect over: that one is back, and is taken over again.
+        found = abandoned(state, call, command)
+        over = found if found is not None and may_take_over(state, call) else None
     if is_agent(state, call):
         return reserve(state, [call], now_ms, (revisions_now(state, call, command), command.verdicts))
     under = revisions_now(state, call, command)

@@ -321,6 +321,9 @@ class State(msgspec.Struct):
     effects_below: dict[str, int] = {}
     """The same of the ended runs below this one, as of their end."""
     unknown_calls: dict[str, CallState] = {}
+    absent_calls: dict[str, CallState] = {}
+    """Bound calls whose last attempt was lost and then found to have done nothing. Should it report success after all, that is
+    on record."""
     unknown_below: tuple[UnknownBelow, ...] = ()
     """Unknown effects of those; at most ``UNKNOWN_BELOW_MAX``, and ``unknown_more`` beyond."""
     unknown_more: int = 0

@@ -14,7 +14,7 @@ import msgspec
 
 from boundloop.eventstore.codec import Recorded
 from boundloop.eventstore.ledger_audit import RunClaims, ledger_faults
-from boundloop.eventstore.rules import accepts_claim, claimed_row, row_to_settle, settled_row
+from boundloop.eventstore.rules import KeyRows, accepts_claim, claimed, settled
 from boundloop.runtime import events as e
 from boundloop.runtime.canonical import canonical_bytes
 from boundloop.runtime.commands import (
@@ -78,31 +78,34 @@ class Ledger:
 
     def __init__(self) -> None:
         self.rows: dict[tuple[str, bytes], LedgerRow] = {}
+        self.earlier: dict[tuple[str, bytes], tuple[LedgerRow, ...]] = {}
 
     def row(self, tenant: str, key: bytes | None) -> LedgerRow | None:
         return None if key is None else self.rows.get((tenant, key))
 
     def append(self, run: Run, decision: Decision) -> LedgerRow | None:
         """Claim and settle as one append does; the row that refused the claim, if one did."""
-        claim = decision.claim
+        run_id, epoch, claim = run.state.run_id, run.state.epoch, decision.claim
         if claim is not None:
-            held = self.rows.get((claim.tenant, claim.key))
-            if not accepts_claim(held, run.state.run_id, claim):
-                return held
-            self.rows[claim.tenant, claim.key] = claimed_row(
-                claim, run.state.run_id, run.state.epoch, run.now
-            )
+            place = claim.tenant, claim.key
+            rows = self.key_rows(place)
+            if not accepts_claim(rows, run_id, claim):
+                return rows.held
+            self.put(place, claimed(rows, run_id, epoch, claim, run.now))
         for settlement in decision.settlements:
-            found = self.rows.get((settlement.tenant, settlement.key))
-            held = row_to_settle(found, run.state.run_id, run.state.epoch, settlement, run.now)
-            if held is None:
-                continue
-            row = settled_row(held, settlement, run.now)
-            if row is None:
-                del self.rows[settlement.tenant, settlement.key]
-            else:
-                self.rows[settlement.tenant, settlement.key] = row
+            place = settlement.tenant, settlement.key
+            self.put(place, settled(self.key_rows(place), run_id, epoch, settlement, run.now))
         return None
+
+    def key_rows(self, place: tuple[str, bytes]) -> KeyRows:
+        return KeyRows(self.rows.get(place), self.earlier.get(place, ()))
+
+    def put(self, place: tuple[str, bytes], rows: KeyRows) -> None:
+        self.earlier[place] = rows.earlier
+        if rows.held is None:
+            self.rows.pop(place, None)
+        else:
+            self.rows[place] = rows.held
 
 
 def ledger_drift(runs: Iterable[Run]) -> list[str]:

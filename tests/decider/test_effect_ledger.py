@@ -518,18 +518,67 @@ def taken_over() -> tuple[Run, Run]:
     return first, second
 
 
-def test_what_happened_after_all_is_on_record_though_another_took_it_over_in_vain() -> None:
-    """Its taker proved that its own attempt did nothing, and freed the key; then a person finds the first one's effect."""
+def test_what_was_taken_over_in_vain_is_unknown_as_before() -> None:
+    """The taker's proof speaks of its own attempt. Nobody else's intent gets the key, and a person is asked about the first."""
     first, second = taken_over()
     second.report("c1.0", "failed", code="refused", no_effect=True)
-    assert not second.ledger.rows
-    first.outside(ResolveCall, call="c1.0", outcome="applied", by="boss")
+    [row] = first.ledger.rows.values()
+    assert (row.run_id, row.status) == ("r1", "unknown")
+    other = Run(ledger=first.ledger, run_id="r3")
+    other.reply(call("refund", order_id="A", amount=7))
+    other.check("c1.0", holder_ended=True)
+    assert other.bound("c1.0") == ("error", "idempotency_conflict")
+    assert not ledger_drift([first, second, other])
+
+
+def test_a_retry_takes_over_again_what_its_failed_attempt_had() -> None:
+    first, second = taken_over()
+    second.report("c1.0", "failed", code="busy", no_effect=True, retryable=True)
+    second.tick_to_wake()
+    second.send(msgspec.structs.replace(second.checks("c1.0"), holder_ended=True))
+    assert second.started("c1.0") == 2
+    second.report("c1.0", "failed", code="refused", no_effect=True)
+    assert [(row.run_id, row.status) for row in first.ledger.rows.values()] == [("r1", "unknown")]
+    assert not ledger_drift([first, second])
+
+
+@pytest.mark.parametrize("word", ["before", "while", "after"])
+def test_what_happened_after_all_is_on_record_though_another_took_it_over_in_vain(word: str) -> None:
+    """Its taker proves that its own attempt did nothing; sooner or later a person finds the first one's effect."""
+    first, second = abandoned()
+    if word == "before":
+        first.outside(ResolveCall, call="c1.0", outcome="applied", by="boss")
+        second.send(msgspec.structs.replace(second.checks("c1.0"), holder_ended=True))
+        assert second.bound("c1.0") == ("ok", "replayed")
+    else:
+        second.send(msgspec.structs.replace(second.checks("c1.0"), holder_ended=True))
+        if word == "while":
+            first.outside(ResolveCall, call="c1.0", outcome="applied", by="boss")
+        second.report("c1.0", "failed", code="refused", no_effect=True)
+        if word == "after":
+            first.outside(ResolveCall, call="c1.0", outcome="applied", by="boss")
     assert status(first) == ["succeeded"]
     assert not ledger_drift([first, second])
     again = Run(ledger=first.ledger, run_id="r3")
     again.reply(call("refund", **REFUND))
     again.check("c1.0")
     assert again.bound("c1.0") == ("ok", "replayed")
+
+
+def test_two_words_about_one_effect_that_was_taken_over_leave_one_sound_row() -> None:
+    first, second = taken_over()
+    second.report("c1.0", "unknown", code="lost")
+    second.cancel()
+    third = Run(ledger=first.ledger, run_id="r3", now=first.now + 60_000)
+    third.reply(call("refund", **REFUND))
+    third.check("c1.0", holder_ended=True)
+    third.send(msgspec.structs.replace(third.checks("c1.0"), holder_ended=True))
+    third.report("c1.0", "failed", code="refused", no_effect=True)
+    for run in (first, second):
+        run.now = third.now
+        run.outside(ResolveCall, call="c1.0", outcome="applied", by="boss")
+        assert status(run) == ["succeeded"]
+        assert not ledger_drift([first, second, third])
 
 
 def test_who_only_asked_about_an_abandoned_effect_leaves_its_row_to_whoever_settles_it() -> None:
@@ -554,27 +603,63 @@ def test_what_happened_after_all_leaves_the_key_to_who_took_it_over_and_is_at_wo
     assert not ledger_drift([first, second])
 
 
-@pytest.mark.parametrize("freed", [True, False])
-def test_late_success_after_absent_while_another_has_the_key(freed: bool) -> None:
+@pytest.mark.parametrize("holds", ["nothing", "question", "attempt"])
+def test_late_success_after_absent_while_another_has_the_key(holds: str) -> None:
+    """That it happened is on record, and is what a question or a failed attempt of the other comes to."""
     run, late = called_absent()
-    other = Run(ledger=run.ledger, run_id="r2")
+    other = Run(ledger=run.ledger, run_id="r2", now=run.now)
     other.reply(call("ship", order_id="A"))
-    other.check("c1.0")
+    if holds == "question":
+        other.ask("c1.0")
+    else:
+        other.check("c1.0")
     run.check("c1.0")
     assert run.phase("c1.0") == "waiting_key"
-    if freed:
+    if holds == "nothing":
         other.report("c1.0", "failed", code="refused", no_effect=True)
     run.send(late)
+    assert run.bound("c1.0") == ("ok", "")
     assert not ledger_drift([run, other])
-    if freed:
-        assert run.bound("c1.0") == ("ok", "")
-        assert status(run) == ["succeeded"]
-        return
-    # What the other is doing can't be called back: its result will be this call's too.
-    assert run.phase("c1.0") == "waiting_key"
+    if holds == "question":
+        other.approve("c1.0")
+        other.check("c1.0", ask=True, preview=b"{}", resource_version="v1")
+        assert other.bound("c1.0") == ("ok", "replayed")
+    if holds == "attempt":
+        other.report("c1.0", "failed", code="refused", no_effect=True)
+    assert [(row.run_id, row.status) for row in run.ledger.rows.values()] == [("r1", "succeeded")]
+    assert not ledger_drift([run, other])
+
+
+def test_an_attempt_under_way_keeps_its_key_when_an_earlier_one_turns_out_to_have_happened() -> None:
+    """Two intents of one key took effect then: nothing here could have known."""
+    run, late = called_absent()
+    other = Run(ledger=run.ledger, run_id="r2", now=run.now)
+    other.reply(call("ship", order_id="A"))
+    other.check("c1.0")
+    run.send(late)
     other.report("c1.0", result={"shipped": "A"})
-    run.check("c1.0")
-    assert run.bound("c1.0") == ("ok", "replayed")
+    assert other.bound("c1.0") == ("ok", "")
+    assert [(row.run_id, row.status) for row in run.ledger.rows.values()] == [("r2", "succeeded")]
+    assert not ledger_drift([run, other])
+
+
+@pytest.mark.parametrize("ended", [False, True])
+def test_late_success_after_the_call_was_refused_is_on_record(ended: bool) -> None:
+    """Called absent, then denied at the re-check; the attempt had taken effect all the same."""
+    run, late = called_absent()
+    run.check("c1.0", verdicts=(RungVerdict("policy", "deny", "not_now", "p"),))
+    assert not run.state.calls
+    if ended:
+        run.cancel()
+    run.send(late)
+    assert status(run) == ["succeeded"]
+    assert run.state.effects == {"ship": 1}
+    given(run).when(late, run.now).then_nothing()
+    assert not ledger_drift([run])
+    again = Run(ledger=run.ledger, run_id="r2", now=run.now)
+    again.reply(call("ship", order_id="A"))
+    again.check("c1.0")
+    assert again.bound("c1.0") == ("ok", "replayed")
 
 
 def test_late_success_of_an_attempt_before_a_new_one_changes_nothing() -> None:

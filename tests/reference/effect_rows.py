@@ -56,42 +56,85 @@ def verdict(row: Row | None, want: Want, *, abandoned: bool) -> Verdict:
 
 
 @dataclass
-class Rows:
-    """All keys of one tenant. ``changes`` counts the changes of each."""
+class Matter:
+    """What is known of one key. ``sent``: effects that aren't known to have come to nothing, in the order of their last
+    start. ``happened``: those known to have happened, in the order in which that was learnt."""
 
-    rows: dict[bytes, Row] = field(default_factory=dict[bytes, Row])
+    sent: dict[Holder, Row] = field(default_factory=dict[Holder, Row])
+    happened: list[Row] = field(default_factory=list[Row])
+    question: Row | None = None
+
+    def row(self) -> Row | None:
+        """Something under way comes first, then what happened, then what may have happened, then what a person is asked.
+        Another intent of which nobody knows what became isn't hidden by one that happened."""
+        latest = next(reversed(self.sent.values()), None)
+        if latest is not None and latest.status == "in_flight":
+            return latest
+        done = self.happened[0] if self.happened else None
+        if done is not None and (latest is None or latest.intent == done.intent):
+            return done
+        return latest if latest is not None else self.question
+
+    def start(self, row: Row) -> None:
+        self.question = None
+        self.sent.pop(row.holder, None)
+        self.sent[row.holder] = row
+
+    def know(self, row: Row) -> None:
+        """It happened. If it is what stands for the key, nothing else does any more."""
+        front = self.row()
+        self.sent.pop(row.holder, None)
+        if front is not None and front.holder == row.holder:
+            self.sent.clear()
+            self.happened.clear()
+        self.happened.append(row)
+        if self.row() is row:
+            self.sent.clear()
+        self.question = None
+
+
+@dataclass
+class Rows:
+    """All keys of one tenant. ``changes`` counts the changes of each row."""
+
+    matters: dict[bytes, Matter] = field(default_factory=dict[bytes, Matter])
     changes: dict[bytes, int] = field(default_factory=dict[bytes, int])
 
-    def put(self, key: bytes, row: Row | None) -> None:
-        if self.rows.get(key) != row:
-            self.changes[key] = self.changes.get(key, 0) + 1
-        if row is None:
-            self.rows.pop(key, None)
-        else:
-            self.rows[key] = row
+    @property
+    def rows(self) -> dict[bytes, Row]:
+        shown = {key: matter.row() for key, matter in self.matters.items()}
+        return {key: row for key, row in shown.items() if row is not None}
 
     def fact(self, run: str, event: e.AnyEvent, key: bytes, intent: bytes) -> None:
-        """What one fact of one call does to the key's row."""
-        me = (run, getattr(event, "call", ""))
-        held = self.rows.get(key)
-        mine = held is not None and held.holder == me
+        """What one fact of one call does to what is known of its key."""
+        matter = self.matters.setdefault(key, Matter())
+        before = matter.row()
+        self._learn(matter, event, (run, getattr(event, "call", "")), intent)
+        if matter.row() != before:
+            self.changes[key] = self.changes.get(key, 0) + 1
+
+    def _learn(self, matter: Matter, event: e.AnyEvent, me: Holder, intent: bytes) -> None:
+        asks = matter.question is not None and matter.question.holder == me
         match event:
             case e.ApprovalRequested():
-                # Nobody's "no" may make a lost effect look as if it hadn't been sent, whatever became of it meanwhile.
-                if held is None or held.status == "rejected" or mine:
-                    self.put(key, Row("waiting_approval", intent, me))
-            case e.ApprovalDecided(decision="reject") if mine:
-                self.put(key, Row("rejected", intent, me))
+                # Nobody's "no" may make an effect look as if it hadn't been sent.
+                if matter.row() in (None, matter.question):
+                    matter.question = Row("waiting_approval", intent, me)
+            case e.ApprovalDecided(decision="reject") if asks:
+                matter.question = Row("rejected", intent, me)
             case e.CallStarted():
-                self.put(key, Row("in_flight", intent, me))
-            case e.CallExecuted() if mine:
-                to = {"succeeded": "succeeded", "unknown": "unknown"}.get(event.outcome)
-                self.put(key, None if to is None else Row(to, intent, me))
-            case e.CallReconciled(outcome="applied") if mine or held is None or held.status == "rejected":
-                self.put(key, Row("succeeded", intent, me))
-            case e.CallReconciled(outcome="absent") if mine:
-                self.put(key, None)
-            case e.CallRejected() if mine and held is not None and held.status == "waiting_approval":
-                self.put(key, None)
+                matter.start(Row("in_flight", intent, me))
+            case e.CallExecuted(outcome="succeeded"):
+                matter.know(Row("succeeded", intent, me))
+            case e.CallExecuted(outcome="unknown"):
+                matter.sent[me] = Row("unknown", intent, me)
+            case e.CallReconciled(outcome="applied"):
+                if me not in [row.holder for row in matter.happened]:
+                    matter.know(Row("succeeded", intent, me))
+            case e.CallExecuted() | e.CallReconciled(outcome="absent"):
+                matter.sent.pop(me, None)
+            case e.CallRejected() if asks and matter.question is not None:
+                if matter.question.status == "waiting_approval":
+                    matter.question = None
             case _:
                 pass

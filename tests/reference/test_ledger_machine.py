@@ -237,10 +237,10 @@ class LedgerMachine(RuleBasedStateMachine):
         waits_for = (subject.holder_run, subject.holder_call) if subject.phase == "waiting_key" else None
         want = Want((run.state.run_id, subject.call), intent, BY_NAME[subject.tool].far_side, waits_for)
         # An abandoned effect is waited for first, and taken over by the pass right before a start. A further attempt
-        # doesn't look: it freed the key itself, and claims it; if another has it by now, the failure stands.
+        # doesn't wait: it gave the key back itself, and claims it; if another has it by now, the failure stands.
         if subject.attempt >= BY_NAME[subject.tool].max_attempts:
             return "not_sent"  # whoever has no attempt left has no use for the key
-        over = looked.command.holder_ended and subject.phase not in ("proposed", "executed")
+        over = looked.command.holder_ended and subject.phase != "proposed"
         told = "go" if subject.phase == "executed" else verdict(looked.row, want, abandoned=over)
         if told != "go":
             return told

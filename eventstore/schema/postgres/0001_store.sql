@@ -82,6 +82,27 @@ CREATE TABLE ledger (
 
 CREATE INDEX ledger_unknown ON ledger (at_ms) WHERE status = 'unknown';
 
+-- What stands behind a key's row, oldest first: the rows of effects of unknown outcome that were taken over, and of those that
+-- turned out to have happened while another had the key. Whoever touches them holds the lock of the row in front.
+CREATE TABLE ledger_earlier (
+    tenant text COLLATE "C" NOT NULL,
+    key bytea NOT NULL,
+    tool text NOT NULL,
+    status text NOT NULL,
+    intent_sha256 bytea NOT NULL,
+    args_sha256 bytea NOT NULL,
+    run_id text COLLATE "C" NOT NULL,
+    call_id text COLLATE "C" NOT NULL,
+    attempt bigint NOT NULL,
+    epoch bigint NOT NULL,
+    valid_until_ms bigint NOT NULL,
+    at_ms bigint NOT NULL,
+    result bytea,
+    result_sha256 bytea,
+    place bigint NOT NULL,
+    PRIMARY KEY (tenant, key, place)
+);
+
 -- A blob is there when its row in blobs is. Parts without one are an upload that didn't end.
 CREATE TABLE blobs (
     sha256 bytea PRIMARY KEY,

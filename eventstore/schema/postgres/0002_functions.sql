@@ -23,7 +23,7 @@ CREATE TYPE settlement_item AS (
     goes_to text,
     result bytea,
     result_sha256 bytea,
-    if_free claim_item
+    sent claim_item
 );
 
 CREATE TYPE blob_item AS (sha256 bytea, size_bytes bigint, part_count bigint, parts bytea[]);
@@ -53,6 +53,7 @@ CREATE TYPE append_item AS (
     claim claim_item,
     settlements settlement_item[],
     settled_first bigint,
+    earlier_max bigint,
     is_released boolean,
     is_ready boolean,
     wakes text[],
@@ -61,6 +62,9 @@ CREATE TYPE append_item AS (
 
 -- A run that was marked, and since when it is.
 CREATE TYPE woken_run AS (run_id text, ready_at_ms bigint);
+
+-- A key's row, and what stands behind it, oldest first.
+CREATE TYPE key_rows AS (held ledger, earlier ledger[]);
 
 -- held and woken are JSON: a client needs to know no type of ours to read an answer.
 CREATE TYPE append_answer AS (
@@ -99,58 +103,152 @@ CREATE FUNCTION wake_runs(p_now_ms bigint, p_run_ids text[]) RETURNS woken_run[]
     SELECT coalesce(array_agg(ROW (run_id, ready_at_ms)::woken_run ORDER BY run_key), '{}') FROM marked
 $$;
 
--- Write a claim's row, over whatever is there.
-CREATE FUNCTION put_claim(p_now_ms bigint, p_run_id text, p_epoch bigint, p_claim claim_item)
-RETURNS void LANGUAGE sql AS $$
-    INSERT INTO ledger VALUES (
+-- What stands behind a row that is locked.
+CREATE FUNCTION earlier_rows(p_tenant text, p_key bytea) RETURNS ledger[] LANGUAGE plpgsql AS $$
+DECLARE
+    found ledger[];
+BEGIN
+    SELECT coalesce(array_agg((
+        tenant, key, tool, status, intent_sha256, args_sha256, run_id, call_id, attempt, epoch, valid_until_ms, at_ms,
+        result, result_sha256
+    )::ledger ORDER BY place), '{}') INTO found
+    FROM ledger_earlier WHERE tenant = p_tenant AND key = p_key;
+    IF EXISTS (SELECT FROM unnest(found) WHERE result_sha256 IS DISTINCT FROM sha256(result)) THEN
+        RAISE EXCEPTION 'the ledger''s row of key % was changed', encode(p_key, 'hex') USING ERRCODE = 'BL001';
+    END IF;
+    RETURN found;
+END $$;
+
+-- The row of a claim.
+CREATE FUNCTION claimed_row(p_now_ms bigint, p_run_id text, p_epoch bigint, p_claim claim_item)
+RETURNS ledger LANGUAGE sql AS $$
+    SELECT (
         p_claim.tenant, p_claim.key, p_claim.tool, p_claim.status, p_claim.intent_sha256, p_claim.args_sha256,
         p_run_id, p_claim.call_id, p_claim.attempt, p_epoch, p_claim.valid_until_ms, p_now_ms, NULL, NULL
-    ) ON CONFLICT (tenant, key) DO UPDATE SET
-        tool = excluded.tool, status = excluded.status, intent_sha256 = excluded.intent_sha256,
-        args_sha256 = excluded.args_sha256, run_id = excluded.run_id, call_id = excluded.call_id,
-        attempt = excluded.attempt, epoch = excluded.epoch, valid_until_ms = excluded.valid_until_ms,
-        at_ms = excluded.at_ms, result = NULL, result_sha256 = NULL
+    )::ledger
 $$;
 
--- Write a claim's row if there is none. False if there is one by now: two hosts may find a key without a row, and the
--- second to write one waits here for the first.
-CREATE FUNCTION place_claim(p_now_ms bigint, p_run_id text, p_epoch bigint, p_claim claim_item)
-RETURNS boolean LANGUAGE plpgsql AS $$
+-- Write a key's row if there is none. False if there is one by now: two hosts may find a key without a row, and the second
+-- to write one waits here for the first.
+CREATE FUNCTION place_row(p_row ledger) RETURNS boolean LANGUAGE plpgsql AS $$
 BEGIN
-    INSERT INTO ledger VALUES (
-        p_claim.tenant, p_claim.key, p_claim.tool, p_claim.status, p_claim.intent_sha256, p_claim.args_sha256,
-        p_run_id, p_claim.call_id, p_claim.attempt, p_epoch, p_claim.valid_until_ms, p_now_ms, NULL, NULL
-    ) ON CONFLICT (tenant, key) DO NOTHING;
+    INSERT INTO ledger SELECT (p_row).* ON CONFLICT (tenant, key) DO NOTHING;
     RETURN FOUND;
 END $$;
 
--- Change a row that this run's call holds, or write it anew where the key is free and the effect happened after all, and
--- wake who waits for the key. The waiters are looked for after the row is locked: whoever begins to wait locks it too, so it
--- is either seen here or sees the row as it is after this.
+-- Write what became of a key whose row, if it has one, is locked.
+CREATE FUNCTION put_key(p_tenant text, p_key bytea, p_before key_rows, p_after key_rows)
+RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    IF (p_after.held).key IS NULL THEN
+        DELETE FROM ledger WHERE tenant = p_tenant AND key = p_key;
+    ELSE
+        INSERT INTO ledger SELECT (p_after.held).* ON CONFLICT (tenant, key) DO UPDATE SET
+            tool = excluded.tool, status = excluded.status, intent_sha256 = excluded.intent_sha256,
+            args_sha256 = excluded.args_sha256, run_id = excluded.run_id, call_id = excluded.call_id,
+            attempt = excluded.attempt, epoch = excluded.epoch, valid_until_ms = excluded.valid_until_ms,
+            at_ms = excluded.at_ms, result = excluded.result, result_sha256 = excluded.result_sha256;
+    END IF;
+    IF p_before.earlier IS DISTINCT FROM p_after.earlier THEN
+        DELETE FROM ledger_earlier WHERE tenant = p_tenant AND key = p_key;
+        INSERT INTO ledger_earlier SELECT * FROM unnest(p_after.earlier) WITH ORDINALITY;
+    END IF;
+END $$;
+
+-- The key after a settlement of this run's; NULL if that changes nothing. The rules are those of rules.py, line by line.
+CREATE FUNCTION settled_key(
+    p_now_ms bigint, p_run_id text, p_epoch bigint, p_item settlement_item, p_rows key_rows
+) RETURNS key_rows LANGUAGE plpgsql AS $$
+DECLARE
+    held ledger := p_rows.held;
+    earlier ledger[] := p_rows.earlier;
+    done ledger;
+    back integer;
+    own integer;
+    place integer;
+BEGIN
+    IF held.run_id = p_run_id AND held.call_id = p_item.call_id THEN
+        IF p_item.goes_to = 'free' OR (p_item.goes_to = 'rejected' AND earlier <> '{}') THEN
+            back := cardinality(earlier);
+            IF back = 0 THEN
+                RETURN (NULL::ledger, earlier)::key_rows;
+            END IF;
+            FOR place IN REVERSE back .. 1 LOOP
+                IF earlier[place].status = 'succeeded' THEN
+                    back := place;
+                END IF;
+            END LOOP;
+            done := earlier[back];
+            done.at_ms := p_now_ms;
+            IF done.status = 'succeeded' THEN
+                RETURN (done, '{}'::ledger[])::key_rows;
+            END IF;
+            RETURN (done, earlier[: back - 1])::key_rows;
+        END IF;
+        IF p_item.goes_to = 'succeeded' AND (p_item.sent).key IS NOT NULL AND held.status = 'waiting_approval' THEN
+            held := claimed_row(p_now_ms, p_run_id, p_epoch, p_item.sent);
+        END IF;
+        held.status := p_item.goes_to;
+        held.at_ms := p_now_ms;
+        held.result := p_item.result;
+        held.result_sha256 := p_item.result_sha256;
+        RETURN (held, CASE WHEN held.status = 'succeeded' THEN '{}'::ledger[] ELSE earlier END)::key_rows;
+    END IF;
+    FOR place IN 1 .. cardinality(earlier) LOOP
+        IF earlier[place].run_id = p_run_id AND earlier[place].call_id = p_item.call_id THEN
+            own := place;
+            EXIT;
+        END IF;
+    END LOOP;
+    IF p_item.goes_to = 'free' AND own IS NOT NULL THEN
+        RETURN (held, earlier[: own - 1] || earlier[own + 1 :])::key_rows;
+    END IF;
+    IF p_item.goes_to <> 'succeeded' OR (own IS NULL AND (p_item.sent).key IS NULL) THEN
+        RETURN NULL;
+    END IF;
+    IF own IS NULL THEN
+        done := claimed_row(p_now_ms, p_run_id, p_epoch, p_item.sent);
+    ELSE
+        done := earlier[own];
+        earlier := earlier[: own - 1] || earlier[own + 1 :];
+    END IF;
+    done.status := 'succeeded';
+    done.at_ms := p_now_ms;
+    done.result := p_item.result;
+    done.result_sha256 := p_item.result_sha256;
+    IF held.key IS NULL OR held.status IN ('rejected', 'waiting_approval')
+        OR (held.status = 'unknown' AND held.intent_sha256 = done.intent_sha256)
+    THEN
+        RETURN (done, '{}'::ledger[])::key_rows;
+    ELSIF held.status IN ('in_flight', 'unknown') THEN
+        RETURN (held, earlier || done)::key_rows;
+    END IF;
+    RETURN NULL;
+END $$;
+
+-- Settle a key, and wake who waits for it. The waiters are looked for after the row is locked: whoever begins to wait locks
+-- it too, so it is either seen here or sees the row as it is after this.
 CREATE FUNCTION settle_key(p_now_ms bigint, p_run_id text, p_epoch bigint, p_item settlement_item)
 RETURNS woken_run[] LANGUAGE plpgsql AS $$
 DECLARE
-    held ledger;
+    rows_before key_rows;
+    rows_after key_rows;
     waiting text[];
 BEGIN
     LOOP
-        held := locked_key(p_item.tenant, p_item.key);
-        EXIT WHEN held.run_id = p_run_id AND held.call_id = p_item.call_id;
-        IF (p_item.if_free).key IS NULL OR p_item.goes_to <> 'succeeded' OR held.status <> 'rejected' THEN
+        rows_before := (locked_key(p_item.tenant, p_item.key), '{}'::ledger[])::key_rows;
+        IF (rows_before.held).key IS NOT NULL THEN
+            rows_before.earlier := earlier_rows(p_item.tenant, p_item.key);
+        END IF;
+        rows_after := settled_key(p_now_ms, p_run_id, p_epoch, p_item, rows_before);
+        IF rows_after.earlier IS NULL THEN
             RETURN '{}';
-        ELSIF held.key IS NOT NULL THEN
-            PERFORM put_claim(p_now_ms, p_run_id, p_epoch, p_item.if_free);
+        ELSIF (rows_before.held).key IS NOT NULL THEN
+            PERFORM put_key(p_item.tenant, p_item.key, rows_before, rows_after);
             EXIT;
         END IF;
-        EXIT WHEN place_claim(p_now_ms, p_run_id, p_epoch, p_item.if_free);
+        EXIT WHEN place_row(rows_after.held);
     END LOOP;
-    IF p_item.goes_to = 'free' THEN
-        DELETE FROM ledger WHERE tenant = p_item.tenant AND key = p_item.key;
-    ELSE
-        UPDATE ledger
-        SET status = p_item.goes_to, at_ms = p_now_ms, result = p_item.result, result_sha256 = p_item.result_sha256
-        WHERE tenant = p_item.tenant AND key = p_item.key;
-    END IF;
     SELECT array_agg(run_id) INTO waiting
     FROM key_waits JOIN runs USING (run_key) WHERE key_waits.key = p_item.key AND runs.tenant = p_item.tenant;
     IF waiting IS NULL THEN
@@ -170,6 +268,8 @@ DECLARE
     answer append_answer;
     run runs;
     held ledger;
+    key_before key_rows;
+    key_after key_rows;
     settlement settlement_item;
     blob blob_item;
     is_new boolean;
@@ -229,8 +329,8 @@ BEGIN
             ELSIF item.at_ms < run.updated_at_ms OR (item.claim).tenant <> run.tenant
                 OR EXISTS (
                     SELECT FROM unnest(item.settlements) AS other
-                    WHERE other.tenant <> run.tenant OR (other.if_free).tenant <> other.tenant
-                        OR (other.if_free).key <> other.key OR (other.if_free).call_id <> other.call_id
+                    WHERE other.tenant <> run.tenant OR (other.sent).tenant <> other.tenant
+                        OR (other.sent).key <> other.key OR (other.sent).call_id <> other.call_id
                 )
             THEN
                 answer.kind := 'out_of_line';
@@ -244,46 +344,55 @@ BEGIN
         END IF;
 
         is_placed := false;
+        key_before := (NULL::ledger, '{}'::ledger[])::key_rows;
         IF (item.claim).key IS NOT NULL THEN
             LOOP
                 held := locked_key((item.claim).tenant, (item.claim).key);
                 EXIT WHEN held.key IS NOT NULL;
-                is_placed := place_claim(now_ms, item.run_id, item.epoch, item.claim);
+                is_placed := place_row(claimed_row(now_ms, item.run_id, item.epoch, item.claim));
                 EXIT WHEN is_placed;
             END LOOP;
-            is_free := is_placed;
+            IF NOT is_placed THEN
+                key_before.held := held;
+                IF item.settled_first > 0 OR (item.claim).over_run IS NOT NULL THEN
+                    key_before.earlier := earlier_rows((item.claim).tenant, (item.claim).key);
+                END IF;
+            END IF;
+            -- The claim finds the key as the settlements before it leave it.
             FOR place IN 1 .. item.settled_first LOOP
                 settlement := item.settlements[place];
-                IF NOT is_free AND settlement.key = held.key
-                    AND held.run_id = item.run_id AND held.call_id = settlement.call_id
-                THEN
-                    IF settlement.goes_to = 'free' THEN
-                        is_free := true;
-                    ELSE
-                        held.status := settlement.goes_to;
-                        held.result := settlement.result;
-                        held.result_sha256 := settlement.result_sha256;
+                IF settlement.key = (item.claim).key THEN
+                    key_after := settled_key(now_ms, item.run_id, item.epoch, settlement, key_before);
+                    IF key_after.earlier IS NOT NULL THEN
+                        key_before := key_after;
                     END IF;
                 END IF;
             END LOOP;
-            IF NOT is_free AND held.status <> 'rejected' THEN
-                IF held.status = 'unknown' AND (item.claim).over_run = held.run_id
-                    AND (item.claim).over_call = held.call_id
-                THEN
-                    is_free := held.intent_sha256 = (item.claim).intent_sha256;
-                ELSE
-                    is_free := held.run_id = item.run_id AND held.call_id = (item.claim).call_id
-                        AND held.status <> 'succeeded';
+            held := key_before.held;
+            key_after := (claimed_row(now_ms, item.run_id, item.epoch, item.claim), key_before.earlier)::key_rows;
+            IF held.key IS NULL OR held.status = 'rejected' THEN
+                is_free := true;
+            ELSIF held.status = 'unknown' AND (item.claim).over_run = held.run_id
+                AND (item.claim).over_call = held.call_id
+            THEN
+                is_free := held.intent_sha256 = (item.claim).intent_sha256
+                    AND cardinality(key_before.earlier) < item.earlier_max;
+                key_after.earlier := key_before.earlier || held;
+            ELSE
+                is_free := held.run_id = item.run_id AND held.call_id = (item.claim).call_id
+                    AND held.status <> 'succeeded';
+            END IF;
+            IF NOT is_free THEN
+                IF is_placed THEN
+                    DELETE FROM ledger WHERE tenant = (item.claim).tenant AND key = (item.claim).key;
                 END IF;
-                IF NOT is_free THEN
-                    IF is_new THEN
-                        DELETE FROM runs WHERE run_key = run.run_key;
-                    END IF;
-                    answer.kind := 'claim_taken';
-                    answer.held := row_to_json(held)::text;
-                    RETURN NEXT answer;
-                    CONTINUE;
+                IF is_new THEN
+                    DELETE FROM runs WHERE run_key = run.run_key;
                 END IF;
+                answer.kind := 'claim_taken';
+                answer.held := row_to_json(held)::text;
+                RETURN NEXT answer;
+                CONTINUE;
             END IF;
         END IF;
 
@@ -328,7 +437,7 @@ BEGIN
             woken := woken || settle_key(now_ms, item.run_id, item.epoch, item.settlements[place]);
         END LOOP;
         IF (item.claim).key IS NOT NULL AND NOT is_placed THEN
-            PERFORM put_claim(now_ms, item.run_id, item.epoch, item.claim);
+            PERFORM put_key((item.claim).tenant, (item.claim).key, key_before, key_after);
         END IF;
         FOR place IN item.settled_first + 1 .. cardinality(item.settlements) LOOP
             woken := woken || settle_key(now_ms, item.run_id, item.epoch, item.settlements[place]);
