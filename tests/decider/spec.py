@@ -129,7 +129,8 @@ def step(state: State, event: e.AnyEvent, at_ms: int) -> None:
     # A fact names the call that it is from and moves nothing of it.
     name: str | None = None if isinstance(event, e.FactRecorded) else getattr(event, "call", None)
     before = state.calls[name].phase if name in state.calls else ""
-    if name is not None and name not in state.calls and name in state.unknown_calls:
+    bound = (*state.unknown_calls, *state.absent_calls)
+    if name is not None and name not in state.calls and name in bound:
         before = "bound"
     evolve(state, event, at_ms)
     tag = e.tag_of(event)
