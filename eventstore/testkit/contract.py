@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from .append_cases import AppendCases
+from .earlier_cases import EarlierCases
 from .ledger_cases import LedgerCases
 from .ownership_cases import OwnershipCases
 from .port_cases import PortCases
@@ -22,7 +23,7 @@ Opening = Callable[[str], AbstractAsyncContextManager[World]]
 """Given a new empty folder: a world whose store is open, and empty, for the time of the block."""
 
 
-class Contract(AppendCases, LedgerCases, WakingCases, OwnershipCases, PortCases):
+class Contract(AppendCases, LedgerCases, EarlierCases, WakingCases, OwnershipCases, PortCases):
     """Each method ``test_…`` is a case: it takes a world of its own, and raises if the store does otherwise."""
 
 

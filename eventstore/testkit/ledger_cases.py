@@ -11,8 +11,8 @@ from ...runtime.errors import BugError
 from ...runtime.ledger import Settlement
 from ..chain import append_hash
 from ..port import APPEND_SCHEMA_VERSION, Append, ClaimTaken, Conflict, Fenced
-from .log_writer import claim, settlement, waiting
-from .world import KEY, World, each, refused
+from .log_writer import claim, settlement
+from .world import KEY, World, refused
 
 
 def _hashed(request: Append, **changed: Any) -> Append:
@@ -36,7 +36,7 @@ def _hashed(request: Append, **changed: Any) -> Append:
 def taken_back(key: bytes, call_id: str, *, tenant: str = "acme") -> Settlement:
     """A settlement of ``KEY`` that would take this one back."""
     sent = claim(key, call_id, tenant=tenant)
-    return msgspec.structs.replace(settlement(KEY, "succeeded"), if_free=sent)
+    return msgspec.structs.replace(settlement(KEY, "succeeded"), sent=sent)
 
 
 class LedgerCases:
@@ -191,33 +191,6 @@ class LedgerCases:
         assert (taken.run_id, taken.status) == ("r2", "in_flight")
         await holder.write("late word", settlements=(settlement(KEY, "succeeded"),))
         assert await world.store.ledger_row("acme", KEY) == taken
-
-    @each("left", "free", "rejected", "in_flight")
-    async def test_an_effect_that_happened_after_all_takes_its_key_if_it_is_free(
-        self, world: World, left: Any
-    ) -> None:
-        """Another took the unknown effect over; what became of that one says whether the key is free by now."""
-        holder, second, third = world.writer("r1"), world.writer("r2"), world.writer("r3")
-        await holder.write("intent", claim=claim(KEY))
-        await holder.write("lost", settlements=(settlement(KEY, "unknown"),))
-        await second.write("taken over", claim=msgspec.structs.replace(claim(KEY), over=("r1", "c1.0")))
-        await second.write("came to nothing", settlements=(settlement(KEY, left),))
-        await third.write("waits", index=waiting(KEY))
-        await world.settled()
-        before = await world.store.ledger_row("acme", KEY)
-        sent = msgspec.structs.replace(claim(KEY), attempt=2)
-        late = msgspec.structs.replace(settlement(KEY, "succeeded"), if_free=sent)
-        await holder.write("it happened", settlements=(late,))
-        row = await world.store.ledger_row("acme", KEY)
-        await world.settled()
-        if left == "in_flight":
-            assert row == before
-            return
-        assert row is not None
-        assert (row.run_id, row.call_id, row.status) == ("r1", "c1.0", "succeeded")
-        assert (row.attempt, row.tool, row.intent_sha256) == (2, "refund", sent.intent_sha256)
-        assert row.result == late.result
-        assert "r3" in await world.store.ready_runs(10)
 
     async def test_fencing_comes_before_a_taken_claim(self, world: World) -> None:
         await world.writer("r1").write("intent", claim=claim(KEY))

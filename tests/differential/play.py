@@ -140,9 +140,9 @@ class Player:
         tenant = "stranger" if given["foreign"] else writer.tenant
         call_id = f"c{given['call']}"
         made = settlement(_key(given["key"]), given["to"], call_id, tenant=tenant)
-        if not given["if_free"]:
+        if not given["sent"]:
             return made
-        return msgspec.structs.replace(made, if_free=claim(_key(given["key"]), call_id, tenant=tenant))
+        return msgspec.structs.replace(made, sent=claim(_key(given["key"]), call_id, tenant=tenant))
 
     # --- the rest --------------------------------------------------------------------------------------------------
 

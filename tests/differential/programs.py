@@ -83,7 +83,7 @@ def _settlement(draw: random.Random) -> dict[str, Any]:
         "to": draw.choice(
             ("succeeded", "succeeded", "unknown", "unknown", "in_flight", "rejected", "free", "free")
         ),
-        "if_free": draw.random() < 0.3,
+        "sent": draw.random() < 0.3,
         "foreign": draw.random() < 0.02,
     }
 

@@ -23,7 +23,18 @@ from boundloop.eventstore.sqlite import SqliteStore
 Opening = Callable[[Player], AbstractAsyncContextManager[None]]
 _numbers = itertools.count()
 _TABLES = (
-    *("appends", "runs", "key_waits", "ledger", "blobs", "blob_parts", "hosts", "switches", "group_holds"),
+    *(
+        "appends",
+        "runs",
+        "key_waits",
+        "ledger",
+        "ledger_earlier",
+        "blobs",
+        "blob_parts",
+        "hosts",
+        "switches",
+        "group_holds",
+    ),
     "commands",
 )
 
