@@ -13,6 +13,7 @@ from ..adapters.port import ModelAdapter
 from ..adapters.side_declaration import declared_side
 from ..runtime.binding import PRODUCER
 from ..runtime.errors import BoundloopError, DeclarationError, MissingLimits
+from ..runtime.evidence_fields import refuse_misnamed
 from ..runtime.goal import Goal
 from ..runtime.goal_spec import checked_goal
 from ..runtime.hosted import hosted_names
@@ -140,9 +141,10 @@ class Asked:
         permissions_of: Callable[[str, str], frozenset[str]],
     ) -> Pins:
         """What is fixed for the run from now on. Raises ``UnknownTool``, or ``DeclarationError`` for permissions that
-        the application can't tell."""
+        the application can't tell, and for evidence that asks for a field its tool doesn't declare."""
         names = None if self._tools is None else frozenset(toolbox.subset(self._tools))
         toolbox.subset(names_in_stages(self._stages))
+        refuse_misnamed(self._goal, self._stages, {name: spec.definition for name, spec in toolbox.items()})
         permissions = _granted(permissions_of, self.spec.tenant, self.spec.principal)
         price = adapter.price if adapter.price is not None else prices.price(adapter.model)
         return Pins(

@@ -11,9 +11,10 @@ from typing import Any, Final, Literal, cast
 
 from .agent_definition import AgentDefinition
 from .call_signature import CallSignature
+from .declared_shape import names_of, several
 from .errors import BugError, DeclarationError
 from .goal import Goal
-from .goal_spec import checked_goal
+from .goal_spec import goal_from
 from .hosted import hosted_names
 from .limits import CEILING, Limits, LimitValues, checked, micros
 from .provenance import Sources, sources_from
@@ -83,11 +84,11 @@ def agent(
         system=_system(system, name),
         tools=names,
         limits=_limits(limits, name),
-        goal=Goal.of(goal) if isinstance(goal, str) else None if goal is None else checked_goal(goal),
+        goal=None if goal is None else goal_from(goal, f"{name}.goal"),
         stages=_stages(stages, names, name),
         hosted=hosted_names(hosted),
         on_stop=_on_stop(on_stop, name),
-        permissions=tuple(sorted(permissions)),
+        permissions=tuple(sorted(names_of(permissions, f"{name}.permissions"))),
         approval=approval,
     )
     schema = params if params is not None else _object({"input": dict(_INPUT)})
@@ -123,7 +124,7 @@ def spawn(
     own ``params`` have no place in this tool, and ``result_bytes_max`` is this tool's.
     """
     made: list[AgentDefinition] = []
-    for given in agents:
+    for given in several(agents, f"{name}.agents"):
         spec = tool_spec(given)
         if spec.definition.kind != "agent" or len(spec.definition.agents) != 1:
             raise DeclarationError("not_an_agent", "declare it with agent(...)", path=spec.name)

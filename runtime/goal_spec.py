@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final, cast
 
 from .canonical import JSON, canonical_bytes
+from .declared_shape import several
 from .errors import CallerError, DeclarationError
 from .goal import Citations, Evidence, Goal
 from .output_paths import declared_at, holds_values
@@ -24,7 +25,7 @@ def made_goal(
     citations: Citations | str | None,
 ) -> Goal:
     """See ``Goal.of``."""
-    made = tuple(Evidence(item) if isinstance(item, str) else item for item in evidence)
+    made = tuple(_predicate(item) for item in several(evidence, "goal.evidence", "goal_type"))
     sources = sources_from(from_results, "goal.from_results", otherwise=ANYWHERE)
     if sources and output is None:
         raise DeclarationError("goal_output", "values of an output need one", path="goal.from_results")
@@ -48,6 +49,29 @@ def checked_goal(goal: Goal) -> Goal:
     if goal == Goal():
         return goal
     return made_goal(goal.evidence, goal.output, goal.from_results, goal.citations)
+
+
+def goal_from(given: object, path: str) -> Goal:
+    """A goal, or one success of the tool that a text names. Raises ``DeclarationError`` for anything else."""
+    if isinstance(given, str):
+        return made_goal((given,), None, (), None)
+    if not isinstance(given, Goal):
+        raise DeclarationError("goal_type", "a tool's name, or a Goal", path=path)
+    return checked_goal(given)
+
+
+def _predicate(item: object) -> Evidence:
+    if isinstance(item, str):
+        return Evidence(item)
+    if not isinstance(item, Evidence) or not isinstance(cast(object, item.tool), str):
+        raise DeclarationError("goal_type", "evidence is a tool's name, or Evidence(name, …)", path="goal")
+    for field in ("arguments", "result"):
+        asked: object = getattr(item, field)
+        if not isinstance(asked, dict):
+            raise DeclarationError(
+                "goal_type", "must map names to values", path=f"goal.{item.tool}.{field}"[:256]
+            )
+    return item
 
 
 def _schema(output: object) -> dict[str, Any]:

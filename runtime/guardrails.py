@@ -17,6 +17,7 @@ from typing import Final, Literal
 import msgspec
 
 from .canonical import JSON
+from .declared_shape import checked_revision
 from .errors import DeclarationError
 from .taint import Sources
 
@@ -61,7 +62,7 @@ GuardrailFunction = Callable[[GuardrailQuestion], GuardrailDecision | GuardrailA
 
 
 class Guardrails:
-    """A named revision of guardrails, given to a ``Policy`` and run as its rules are: in the host's loop, or in executors with
+    """A named revision of guardrails (``revision`` has to be given), given to a ``Policy`` and run as its rules are: in the host's loop, or in executors with
     ``Policy(inline=False)``.
 
     ``call``: asked about each call after the policy, again before each dispatch that is checked again. ``result``: about
@@ -78,11 +79,10 @@ class Guardrails:
         call: GuardrailFunction | None = None,
         result: GuardrailFunction | None = None,
         answer: GuardrailFunction | None = None,
-        revision: str,
+        revision: str = "",
         provisional: bool = False,
     ) -> None:
-        if not revision or len(revision) > 64 or not revision.isascii():
-            raise DeclarationError("guardrail_revision", "1 to 64 ASCII characters", path="revision")
+        checked_revision(revision, "guardrail_revision")
         for name, function in (("call", call), ("result", result), ("answer", answer)):
             if function is not None and not callable(function):
                 raise DeclarationError("guardrail_type", "give a function", path=name)

@@ -185,13 +185,13 @@ class Limits:
         deadline_s: int | None = None,
         **counts: object,
     ) -> None:
+        unknown = sorted(set(counts) - set(LimitValues.__struct_fields__))
+        if unknown or "cost_micros" in counts:
+            raise DeclarationError("unknown_limit", "no such limit", path=(unknown or ["cost_micros"])[0])
         if cost is None:
             raise MissingLimits(
                 "missing_cost", "give a cost limit, or waive it with cost=WAIVED", path="cost"
             )
-        unknown = sorted(set(counts) - set(LimitValues.__struct_fields__))
-        if unknown or "cost_micros" in counts:
-            raise DeclarationError("unknown_limit", "no such limit", path=(unknown or ["cost_micros"])[0])
         fields: dict[str, object] = dict(counts)
         fields["cost_micros"] = None if isinstance(cost, Waived) else micros(cost)
         if deadline_s is not None:

@@ -32,11 +32,38 @@ def declared_at(root: Mapping[str, JSON], path: str) -> list[Schema]:
     return list(_nodes(here, defs))
 
 
+def members_at(root: Mapping[str, JSON], path: Sequence[str]) -> list[Schema]:
+    """All schemas of what can be the member of this path, by names alone: lists are not passed through. None where the schema
+    rules it out; an empty one where it says nothing of it."""
+    defs = cast("Mapping[str, JSON]", root.get("$defs", {}))
+    here: list[JSON] = [cast(JSON, root)]
+    for name in path:
+        found: list[JSON] = []
+        for node in _nodes(here, defs, lists=False):
+            members, more = node.get("properties", {}), node.get("additionalProperties", True)
+            if "object" not in _kinds(node):
+                continue
+            if isinstance(members, dict) and name in members:
+                found.append(members[name])
+            elif more is not False:
+                found.append(more)
+        here = found
+    return list(_nodes(here, defs, lists=False))
+
+
+def can_be_scalar(node: Schema) -> bool:
+    """Whether a text, a number or a truth value can stand there."""
+    return not {"object", "array", "null"}.issuperset(_kinds(node))
+
+
+def _kinds(node: Schema) -> list[str]:
+    kinds = node.get("type", list(TYPE_NAMES))
+    return cast("list[str]", kinds if isinstance(kinds, list) else [kinds])
+
+
 def holds_values(node: Schema) -> bool:
     """Whether a text or a number can stand there: anything else is held against nothing."""
-    kinds = node.get("type", list(TYPE_NAMES))
-    names = cast("list[str]", kinds if isinstance(kinds, list) else [kinds])
-    if _VALUES.isdisjoint(names):
+    if _VALUES.isdisjoint(_kinds(node)):
         return False
     allowed = node.get("enum", [node["const"]] if "const" in node else None)
     return not isinstance(allowed, list) or any(
@@ -44,8 +71,8 @@ def holds_values(node: Schema) -> bool:
     )
 
 
-def _nodes(schemas: Sequence[JSON], defs: Mapping[str, JSON]) -> Iterator[Schema]:
-    """These schemas with those that they refer to, their branches, and the elements of their lists, each once."""
+def _nodes(schemas: Sequence[JSON], defs: Mapping[str, JSON], *, lists: bool = True) -> Iterator[Schema]:
+    """These schemas with those that they refer to, their branches and, with ``lists``, the elements of their lists, each once."""
     stack, seen = list(schemas), set[int]()
     while stack:
         node = stack.pop()
@@ -56,9 +83,9 @@ def _nodes(schemas: Sequence[JSON], defs: Mapping[str, JSON]) -> Iterator[Schema
         seen.add(id(node))
         name = local_ref(node)
         inside = [] if name is None else [defs[name]]
-        for keyword in ("allOf", "anyOf", "oneOf", "prefixItems"):
+        for keyword in ("allOf", "anyOf", "oneOf", *(("prefixItems",) if lists else ())):
             inside.extend(cast("list[JSON]", node.get(keyword, [])))
-        if "items" in node or node.get("type") == "array":
+        if lists and ("items" in node or node.get("type") == "array"):
             inside.append(node.get("items", True))
         stack.extend(inside)
         if "type" in node or not inside:

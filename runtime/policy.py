@@ -9,11 +9,12 @@ An exception, None or a time-out is unknown, and unknown denies after bounded re
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Final, Literal
+from typing import Final, Literal, cast
 
 import msgspec
 
 from .canonical import JSON
+from .declared_shape import checked_revision
 from .errors import DeclarationError
 from .guardrails import Guardrails
 from .taint import Sources, Taint
@@ -79,8 +80,11 @@ class Policy:
         taint: Taint | None = TAINT_DEFAULT,
         guardrails: Guardrails | None = None,
     ) -> None:
-        if not revision or len(revision) > 64 or not revision.isascii():
-            raise DeclarationError("policy_revision", "1 to 64 ASCII characters", path="revision")
+        checked_revision(revision, "policy_revision")
+        if not callable(decide):
+            raise DeclarationError("policy_type", "give a function", path="decide")
+        if guardrails is not None and not isinstance(cast(object, guardrails), Guardrails):
+            raise DeclarationError("policy_type", "give Guardrails(...)", path="guardrails")
         self.decide = decide
         self.revision = revision
         self.separate_approver = separate_approver

@@ -16,6 +16,7 @@ from typing import Final, cast
 from urllib.parse import quote
 
 from .canonical import JSON, canonical_bytes, child_path
+from .declared_shape import mapped, several
 from .errors import DeclarationError
 from .redacted_number import (
     digits_of_number,
@@ -70,12 +71,10 @@ class Redaction:
         fields: tuple[str, ...] | list[str] | frozenset[str] = (),
         revision: str = "1",
     ) -> None:
-        self._values = dict(values or {})
-        self._patterns = dict(patterns or {})
-        names: object = fields
-        if isinstance(names, str):
-            raise DeclarationError("redaction_name", "several names, not one text", path="redact.fields")
-        self.fields = frozenset(str(name).lower() for name in fields)
+        self._values = mapped({} if values is None else values, "redact.values", "redaction_type")
+        self._patterns = mapped({} if patterns is None else patterns, "redact.patterns", "redaction_type")
+        names = several(fields, "redact.fields", "redaction_name")
+        self.fields = frozenset(str(name).lower() for name in names)
         self.revision = revision
         for what, given, most in (
             ("values", self._values, VALUES_MAX),

@@ -69,9 +69,9 @@ _NEVER_SHOWN: Final = frozenset(
 )
 
 
-def is_tool_name(name: str) -> bool:
+def is_tool_name(name: object) -> bool:
     """ASCII lower case, digits and underscores, a letter first, at most 64: no two names that look or fold alike."""
-    return _tool_name(name) is not None
+    return isinstance(name, str) and _tool_name(name) is not None
 
 
 class ToolDefinition(msgspec.Struct, frozen=True, kw_only=True, dict=True, forbid_unknown_fields=True):

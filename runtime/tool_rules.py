@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Final, cast, get_args
 
 from .canonical import CanonicalRefused
 from .declared_paths import CONDITIONS_EACH_MAX, FACTS_EACH_MAX, PATH_CHARS_MAX, is_fact_name
 from .errors import DeclarationError, IrreversibleNeedsKey
+from .output_paths import can_be_scalar, members_at
 from .provenance import ANYWHERE
 from .taint import refuse_words
 from .tool_definition import ApprovalRule, FarSide, Fence, Risk, ToolDefinition
@@ -177,28 +177,13 @@ def _refuse_paths(definition: ToolDefinition) -> None:
     for field, path in paths:
         if not isinstance(path, str) or not 0 < len(path) <= PATH_CHARS_MAX or not all(path.split(".")):
             raise _refusal(definition, field, "result_path", "a dotted path of the result's members")
-        node = _declared_at(definition.result, path)
-        if node is None:
+        nodes = members_at(definition.result or {}, path.split("."))
+        if not nodes:
             raise _refusal(
                 definition, f"{field}.{path}", "result_field", "the declared result has no such field"
             )
-        if field == "facts" and node.get("type") in ("object", "array"):
+        if field == "facts" and not any(map(can_be_scalar, nodes)):
             raise _refusal(definition, f"{field}.{path}", "fact_type", "a fact is a scalar")
-
-
-def _declared_at(schema: Mapping[str, object] | None, path: str) -> Mapping[str, object] | None:
-    """The schema of a field of the result; an empty one where the declaration says nothing of it, None where it rules it
-    out."""
-    node: Mapping[str, object] = schema or {}
-    for name in path.split("."):
-        members = cast("Mapping[str, Mapping[str, object]]", node.get("properties", {}))
-        if name in members:
-            node = members[name]
-        elif node.get("additionalProperties") is False and "$ref" not in node:
-            return None
-        else:
-            return {}
-    return node
 
 
 def _refuse_fields(definition: ToolDefinition) -> None:

@@ -25,6 +25,7 @@ from .call_signature import (
     schemas_of,
 )
 from .canonical import JSON, canonical_bytes
+from .declared_shape import mapped, names_of
 from .errors import DeclarationError, ToolError
 from .observed import Observed
 from .provenance import sources_from
@@ -212,9 +213,9 @@ def tool(
         parameters={},
         risk=risk,
         key=key,
-        incidental=tuple(incidental),
+        incidental=names_of(incidental, "incidental"),
         far_side=far_side,
-        permissions=tuple(sorted(permissions)),
+        permissions=tuple(sorted(names_of(permissions, "permissions"))),
         timeout_ms=_timeout_ms(timeout_ms, quick),
         quick=quick,
         inline=inline,
@@ -222,7 +223,7 @@ def tool(
         cost_micros=cost_micros,
         pool=pool,
         result_bytes_max=result_bytes_max,
-        volatile=tuple(volatile),
+        volatile=names_of(volatile, "volatile"),
         max_attempts=max_attempts,
         approval=approval,
         trust=trust,
@@ -239,8 +240,8 @@ def tool(
         snapshot=snapshot,
         same_version=same_version,
         same_version_in=same_version_in,
-        facts=dict(facts or {}),
-        conditions=tuple(conditions),
+        facts=mapped({} if facts is None else facts, "facts"),
+        conditions=names_of(conditions, "conditions"),
         secret_arguments=secrets_from(secret_arguments),
         has_price=price is not None,
         rate=rate,
@@ -325,7 +326,9 @@ def _attach(function: F, spec: ToolSpec) -> F:
 
 
 def _description(function: Handler, given: str | None, name: str) -> str:
-    text = given if given is not None else getattr(inner_function(function), "__doc__", None)
+    text: object = given if given is not None else getattr(inner_function(function), "__doc__", None)
+    if text is not None and not isinstance(text, str):
+        raise DeclarationError("option_type", "must be a text", path=f"{name}.description")
     text = inspect.cleandoc(text) if text else ""
     if not text.strip():
         raise DeclarationError("description_missing", "write a docstring, or give a description", path=name)

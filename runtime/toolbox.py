@@ -8,6 +8,7 @@ from typing import Any
 from .agent_reach import names_of_agents, permitted, reachable
 from .built_in import BUILT_IN
 from .errors import DuplicateTool, UnknownTool
+from .evidence_fields import refuse_misnamed
 from .provenance import tools_named
 from .tool_spec import ToolDefinition, ToolSpec, tool_spec
 
@@ -16,7 +17,7 @@ class Toolbox(Mapping[str, ToolSpec]):
     """An immutable mapping from name to `ToolSpec`.
 
     Raises `DuplicateTool` for two tools of one name, whether or not they are the same function, `DeclarationError` for
-    what isn't declared with `@tool`, `agent` or `spawn`, and `UnknownTool` for a tool of an agent, or a source of values, that
+    what isn't declared with `@tool`, `agent` or `spawn` and for an agent's evidence that asks for a field no tool here has, and `UnknownTool` for a tool of an agent, or a source of values, that
     isn't here.
     """
 
@@ -37,6 +38,10 @@ class Toolbox(Mapping[str, ToolSpec]):
             ):
                 if name not in specs:
                     raise UnknownTool(name)
+        definitions = {name: spec.definition for name, spec in specs.items()}
+        for definition in definitions.values():
+            for agent in definition.agents:
+                refuse_misnamed(agent.goal, agent.stages, definitions, f"{agent.name}.")
 
     def __getitem__(self, name: str) -> ToolSpec:
         return self._specs[name]
