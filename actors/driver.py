@@ -31,6 +31,7 @@ from ..eventstore.port import (
     NewRun,
 )
 from ..runtime.advance import advance
+from ..runtime.children import redacted_end
 from ..runtime.commands import (
     ChecksDone,
     ChildEnded,
@@ -652,7 +653,7 @@ class RunDriver:
                 command = await self._ask_family(order)
                 secrets = self.around.gate.secrets
                 if secrets is not None and isinstance(command, ChildEnded):
-                    command = msgspec.structs.replace(command, text=secrets.redactor.text(command.text))
+                    command = redacted_end(self.state, command, secrets.redactor)
             except (LogDamaged, HistoryRefused) as error:
                 # Another run's log: as this driver's own failure it would have this run quarantined.
                 raise BugError("family_unreadable", str(error)[:300], path=error.path) from error

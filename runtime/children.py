@@ -8,6 +8,7 @@ fails its parent: whatever it came to is the result of one call.
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import suppress
 from hashlib import sha256
 from typing import Final
 
@@ -20,11 +21,13 @@ from .binding import request_sha256
 from .canonical import JSON, canonical_bytes, decode_canonical
 from .commands import Cancel, ChildEnded, ChildOpened
 from .decision import NOTHING, Decision
-from .errors import BugError
+from .errors import BugError, CallerError
 from .events import UnknownBelow
 from .leases import grants, limits_of_child
 from .order import OUT, may_start
 from .pins import Pins, encode_pins
+from .redaction import Redactor
+from .reported import sound_text
 from .results import room_for_result
 from .state import EACH, METERED, UNKNOWN_BELOW_MAX, CallState, ChildState, State, run_name
 from .strict_json import parse_value
@@ -213,6 +216,20 @@ def unreadable_child(call: str, child: ChildState, reason: str) -> ChildEnded:
     )
 
 
+def redacted_end(state: State, command: ChildEnded, redactor: Redactor) -> ChildEnded:
+    """A child's end without what has been declared since its own log took it in. A typed answer is redacted as the value
+    that it is: inside its text a marker in the place of a number would leave no JSON."""
+    text, call = command.text, state.calls.get(command.call)
+    if call is not None and _is_typed(state, call):
+        try:
+            value = parse_value(text.encode())
+            kept = redactor.json(value)
+            text = text if kept is value else canonical_bytes(kept).decode()
+        except (CallerError, UnicodeEncodeError):
+            pass  # no answer of its type; as any other text
+    return msgspec.structs.replace(command, text=redactor.text(text))
+
+
 def ended(state: State, command: ChildEnded, now_ms: int) -> Decision:
     """Settle the lease, and make of the child's end what the call came to. A failed child is an error result, which the
     model may do something about; it is no failure of the run. What it had done by then is told, and it isn't to be
@@ -258,18 +275,19 @@ _STANDS: Final = "; what it did before stands, or may"
 
 
 def _body(state: State, call: CallState, child: ChildState, command: ChildEnded) -> dict[str, JSON]:
-    """All that there is to tell the parent's model. A typed answer is there as values too, so that a source can name them."""
+    """All that there is to tell the parent's model. A typed answer is there as values too, so that a source can name them; a
+    text that is none (any more) is there as a text alone."""
+    text = sound_text(command.text)
     body: dict[str, JSON] = {
         "agent": child.agent,
         "outcome": command.outcome,
         "reason": command.reason,
         "run": child.run_id,
-        "text": command.text,
+        "text": text,
     }
-    agent = agent_of_call(state, call)
-    typed = agent is not None and agent.goal is not None and agent.goal.output is not None
-    if typed and command.outcome == "completed":
-        body["output"] = parse_value(command.text.encode())
+    if command.outcome == "completed" and _is_typed(state, call):
+        with suppress(CallerError):
+            body["output"] = parse_value(text.encode())
     if command.succeeded:
         body["succeeded"] = dict(command.succeeded)
     if command.unknown:
@@ -277,6 +295,12 @@ def _body(state: State, call: CallState, child: ChildState, command: ChildEnded)
     if command.unknown_more:
         body["unknown_effects_more"] = command.unknown_more
     return body
+
+
+def _is_typed(state: State, call: CallState) -> bool:
+    """Whether the agent of this call answers with a value of a declared type."""
+    agent = agent_of_call(state, call)
+    return agent is not None and agent.goal is not None and agent.goal.output is not None
 
 
 def _progress(body: dict[str, JSON]) -> bytes:

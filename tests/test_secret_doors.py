@@ -9,8 +9,9 @@ import logging
 import threading
 from typing import Any
 
+import msgspec
 import pytest
-from tests.stepped_runtime import STUCK_S, Site, Stepped, results_in
+from tests.stepped_runtime import STUCK_S, Site, Stepped, by_run, has, results_in
 from tests.tree_play import Play
 
 from boundloop.actors.application import Application, misfit
@@ -19,7 +20,17 @@ from boundloop.actors.context import ToolContext
 from boundloop.actors.secret_source import SecretQuestion, Secrets, SecretSettings, settings_of
 from boundloop.adapters import ScriptedModel
 from boundloop.adapters.script import call, calls, say
-from boundloop.runtime import Applied, Observed, Policy, PolicyDecision, Redaction, ToolError, agent, tool
+from boundloop.runtime import (
+    Applied,
+    Goal,
+    Observed,
+    Policy,
+    PolicyDecision,
+    Redaction,
+    ToolError,
+    agent,
+    tool,
+)
 from boundloop.runtime import events as e
 from boundloop.runtime.commands import ResolveCall, Send
 from boundloop.runtime.errors import ConflictError, DeclarationError
@@ -360,6 +371,26 @@ def test_a_child_run_and_what_it_answers_are_recorded_without_it(site: Site) -> 
     stored = seen(site, host)
     assert CANARY not in stored
     assert f"it is {MARK}" in stored
+
+
+def test_a_childs_typed_answer_stays_one_under_what_was_declared_since(site: Site) -> None:
+    """The host dies with a child ended and not settled; the next one takes out what the child's own log still has."""
+    output = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+    counter = agent(name="counter", description="Counts.", system="counter", goal=Goal.of(output=output))
+    script = by_run([call("counter", {"input": "count"}), say("done")], [say('{"n": 4829153}')])
+    host = site.open(script, [counter], redact=REDACT)
+    host.line.cut_at(has(e.ChildSettled), before=True)
+    run_id = host.start()
+    host.settle()
+    assert host.line.broken.is_set()
+    host.crash()
+    since = Redaction(values={"pin": "4829153"}, fields=("password",), revision="8")
+    after = site.after_crash(host, [counter], redact=since)
+    after.settle()
+    assert after.rest(run_id).text == "done"
+    (told,) = results_in(host.model.recorded[-1])
+    data = msgspec.json.decode(told.content)["data"]
+    assert (data["output"], data["text"]) == ({"n": "[redacted:pin]"}, '{"n":"[redacted:pin]"}')
 
 
 def test_nothing_of_a_running_attempts_text_is_shown(site: Site) -> None:

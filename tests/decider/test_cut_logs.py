@@ -20,6 +20,7 @@ from boundloop.runtime.decide import decide
 from boundloop.runtime.fold import fold
 from boundloop.runtime.goal import Goal
 from boundloop.runtime.model import ModelTurn
+from boundloop.runtime.orders import Execute
 
 from .shop import TOOLS, limits, pins
 from .spec import Ledger, Run, call
@@ -150,6 +151,25 @@ def test_report_to_a_stopped_run_counts() -> None:
     run.check("c1.0", resource_version="v1")
     run.report("c1.0")
     assert [run.bound(f"c1.{n}") for n in range(2)] == [("ok", ""), ("ok", "")]
+
+
+def test_read_that_is_out_when_its_turn_stops_is_nobodys_order_until_the_stop_is_lifted() -> None:
+    """Nothing is sent in a stopped run, so nobody is told to send it; it holds up neither the stop nor what lifts it."""
+    run = stopped_beside_a_read()
+    assert run.orders() == []
+    assert run.wake() is None
+    run.outside(Resume)  # by the host that still has the run
+    assert Execute("c1.1", 1) in run.orders()
+    other = stopped_beside_a_read()
+    other.crash("command")  # the run was let go of: whoever takes it up closes the intent of the older epoch
+    assert other.state.phase == "suspended"
+    assert other.phase("c1.1") == "executed"
+    other.outside(Resume)
+    other.check("c1.0", resource_version="v1")
+    assert set(other.orders()) == {Execute("c1.0", 1), Execute("c1.1", 2)}
+    for name in ("c1.0", "c1.1"):
+        other.report(name)
+        assert other.bound(name) == ("ok", "")
 
 
 def test_stopped_run_that_is_closed_waits_for_what_is_out_no_longer_than_its_validity() -> None:
