@@ -46,8 +46,8 @@ _TRY_AGAIN: Final = frozenset({"run_contended", "owned", "overloaded"})
 
 
 async def start_child(store: EventStore, state: State, call: CallState) -> Command:
-    """Create the run of a durable lease, in whatever host comes first. One that is there already is the child, if it
-    says so itself; another run under that id is no child, and the call failed."""
+    """Create the run of a durable lease; whichever host comes first takes it up once ``child_started`` is in its parent's log.
+    One that is there already is the child, if it says so itself; another run under that id is no child, and the call failed."""
     child = _child(call)
     event, encoded_pins = child_start(state, call)
     row = await store.run(state.run_id)

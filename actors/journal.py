@@ -7,7 +7,7 @@ from ..eventstore.codec import encode_events, spill
 from ..eventstore.port import APPEND_SCHEMA_VERSION, Append, NewRun
 from ..runtime.decision import Decision
 from ..runtime.events import AnyEvent
-from ..runtime.index import run_index, runs_to_wake
+from ..runtime.index import children_to_begin, run_index, runs_to_wake
 from ..runtime.ledger import Claim, Settlement
 from ..runtime.state import State
 
@@ -101,7 +101,7 @@ class Journal:
             settlements=tuple(self.settlements),
             settled_first=self.settled_first,
             release=release,
-            wake_runs=runs_to_wake(state),
+            wake_runs=(*runs_to_wake(state), *children_to_begin(state, events)),
             blobs=(*self.blobs, *spilled),
         )
 

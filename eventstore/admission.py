@@ -1,6 +1,8 @@
 """Admitting a run that no host has yet: ``run_started`` is durable, and whichever host comes first takes the run up.
 
-The created runs without an owner are the admission queue itself; nothing beside them remembers who waits to begin.
+The created runs without an owner are the admission queue itself; nothing beside them remembers who waits to begin. A child
+run joins it by its parent's ``child_started`` and in that append, so what is in the parent's log by then comes first: a child
+that is made while its parent is being cancelled never begins.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ CAUSATION = "admission"
 
 
 async def create_unhosted(store: EventStore, event: RunStarted, encoded_pins: bytes, *, root_id: str) -> bool:
-    """Create a run that is ready and has no owner. ``encoded_pins`` are the bytes that ``event.pins_sha256`` names;
+    """Create a run that has no owner, and is ready unless it is a child. ``encoded_pins`` are the bytes that ``event.pins_sha256`` names;
     ``root_id`` is the run at the top of its tree, itself if it has no parent.
 
     True if it was created now, False if it is there already with this very first event: so a creation whose answer was
@@ -76,6 +78,6 @@ def _first_append(event: RunStarted, encoded_pins: bytes, root_id: str, now_ms: 
             parent_id=event.parent_run,
             root_id=root_id,
         ),
-        ready=True,
+        ready=not event.parent_run,
         blobs=((event.pins_sha256, encoded_pins), *spilled),
     )

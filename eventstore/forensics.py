@@ -14,7 +14,7 @@ import msgspec
 from ..runtime.budget import UNLIMITED
 from ..runtime.effects import needs_person
 from ..runtime.events import UnknownBelow
-from ..runtime.orders import shown_phase, wake_at_ms
+from ..runtime.orders import held_by_rate_until, shown_phase, wake_at_ms
 from ..runtime.questions import answerable_until_ms
 from ..runtime.state import METERED, CallState, State
 from .codec import Recorded
@@ -218,6 +218,13 @@ def _call_wait(state: State, call: CallState) -> Wait | None:
                 what=f"{call.tool} again after {call.code}",
                 call=call.call,
                 until_ms=call.retry_at_ms,
+            )
+        case "checking" if held_by_rate_until(state, call):
+            return Wait(
+                on="timer",
+                what=f"the rate of {call.tool}",
+                call=call.call,
+                until_ms=held_by_rate_until(state, call),
             )
         case "proposed" | "checking" | "executed" | "rejected":
             return Wait(on="host", what=f"a host to go on with {call.tool}", call=call.call)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+from .events import AnyEvent, ChildStarted
 from .ledger import RunIndex
-from .orders import shown_phase, wake_at_ms
+from .orders import held_by_rate_until, shown_phase, wake_at_ms
 from .state import State
+from .stops import ends_children
 
 
 def run_index(state: State) -> RunIndex:
@@ -26,6 +30,14 @@ def runs_to_wake(state: State) -> tuple[str, ...]:
     return ()
 
 
+def children_to_begin(state: State, events: Iterable[AnyEvent]) -> tuple[str, ...]:
+    """The child runs that an append of these events, which led to this state, lets begin. One that a run on its way to an
+    end has made has nothing to do but to be cancelled."""
+    if ends_children(state):
+        return ()
+    return tuple(event.child_run for event in events if type(event) is ChildStarted)
+
+
 def waiting_keys(state: State) -> tuple[bytes, ...]:
     """The keys of all calls that wait for another holder, each once, in order."""
     if state.phase != "open_calls":
@@ -35,7 +47,8 @@ def waiting_keys(state: State) -> tuple[bytes, ...]:
 
 
 def waiting_for(state: State) -> str:
-    """Whom or what the run waits for: a person's approval or answer, an unknown effect, a key, a child run, a timer; empty if for nobody."""
+    """Whom or what the run waits for: a person's approval or answer, an unknown effect, a key, a child run, a timer (of a retry,
+    a query or a tool's rate); empty if for nobody."""
     if state.phase == "suspended":
         return f"person:{state.detail}" if state.reason == "outcome_unknown" else ""
     if state.phase == "model_retry":
@@ -52,6 +65,6 @@ def waiting_for(state: State) -> str:
             waits.append((2, f"key:{call.key.hex()}"))
         elif call.phase == "waiting_child" and call.child is not None:
             waits.append((3, f"child:{call.child.run_id}"))
-        elif call.phase in ("reconciling", "executed"):
+        elif call.phase in ("reconciling", "executed") or held_by_rate_until(state, call):
             waits.append((4, "timer"))
     return min(waits)[1] if waits else ""

@@ -246,11 +246,18 @@ def _timers(state: State) -> Iterator[int]:
         yield child_overdue_at(state) + 1
 
 
+def held_by_rate_until(state: State, call: CallState) -> int:
+    """Until when nothing but its tool's rate keeps this call from starting; 0 if that isn't what it waits for."""
+    if not state.starts or call.phase not in ("checking", "waiting_key") or not may_start(state, call):
+        return 0
+    opens = opens_at(state, call)
+    return opens if opens > state.at_ms else 0
+
+
 def _call_wakes_at(state: State, call: CallState) -> int | None:
-    opens = opens_at(state, call) if state.starts else 0
-    opens = opens if opens > state.at_ms else 0
+    opens = held_by_rate_until(state, call)
     approval = call.approval
-    if opens and call.phase in ("checking", "waiting_key") and may_start(state, call):
+    if opens:
         approved = approval is not None and approval.decision == "approve" and call.phase == "checking"
         return min(opens, approval.expires_at_ms) if approval is not None and approved else opens
     if (
@@ -262,7 +269,7 @@ def _call_wakes_at(state: State, call: CallState) -> int | None:
     if call.phase == "waiting_answer" and call.question is not None:
         return call.question.expires_at_ms
     if call.phase == "executed" and call.retry_at_ms:
-        return max(call.retry_at_ms, opens)
+        return max(call.retry_at_ms, opens_at(state, call))
     if call.phase == "started":
         return call.valid_until_ms + MARGIN_MS + 1
     if call.phase == "reconciling":

@@ -11,6 +11,8 @@ from tests.stepped_runtime import Site
 from boundloop.actors.application_answers import price_answer
 from boundloop.actors.context import ToolContext
 from boundloop.adapters.script import call, calls, say
+from boundloop.eventstore.forensics import why
+from boundloop.eventstore.history import load_run
 from boundloop.runtime import ToolError
 from boundloop.runtime import events as e
 from boundloop.runtime.errors import DeclarationError
@@ -141,6 +143,13 @@ def test_a_rate_waits_without_a_host_and_goes_on_by_its_timer(site: Site) -> Non
     row = host.on_loop(site.store.run(run_id))
     assert row is not None
     assert row.owner == ""
+    assert (row.index.status, row.index.waiting_for) == ("validating", "timer")
+    waits = host.rest(run_id)  # as for any other wait, its caller is told
+    assert (waits.status, waits.waiting_for) == ("waiting", "timer")
+    state, records = host.on_loop(load_run(site.store, run_id))
+    (second,) = why(state, records).waits
+    assert (second.on, second.call, second.what) == ("timer", "c1.1", "the rate of look")
+    assert second.until_ms == row.index.wake_at_ms
     host.advance(59_000)
     assert len(site.of(run_id, e.CallStarted)) == 1
     host.advance(2_000)

@@ -9,6 +9,7 @@ import pytest
 
 from boundloop.runtime import events as e
 from boundloop.runtime.commands import RaiseLimits, Resume
+from boundloop.runtime.index import waiting_for
 from boundloop.runtime.orders import Execute, RunChecks
 
 from .shop import TOOLS, limits, pins
@@ -228,6 +229,7 @@ def test_calls_beyond_the_rate_wait_for_their_time_by_a_timer() -> None:
     run.report("c1.0")
     run.report("c1.1")
     assert executing(run) == []
+    assert waiting_for(run.state) == "timer"
     assert run.wake() == run.now + 60_000
     run.tick(59_999)
     assert executing(run) == []
@@ -276,6 +278,7 @@ def test_effects_wait_for_their_rate_and_are_checked_again_when_it_is_time() -> 
     run.check("c1.1")
     run.report("c1.0")
     assert run.orders() == []
+    assert waiting_for(run.state) == "timer"
     run.tick(60_000)
     assert run.orders() == [RunChecks("c1.1", 0, True)]
     run.check("c1.1")

@@ -151,6 +151,9 @@ class Judge:
         watch.appends.append((request.expected_seq + 1, request.event_count, request.hash))
         if len(watch.appends) % PREFIX_EVERY == self._world.plan.seed % PREFIX_EVERY:
             watch.digests[watch.state.seq] = state_digest(watch.state)
+        waits = request.index.waiting_for or request.index.status in ("suspended", "terminated")
+        if request.release and not request.ready and not waits:
+            raise Broken("I12", f"it is let go of at {request.index.status}, and waits for nobody by name")
         self._check_family(watch)
 
     def _begun(self, request: Append, event: e.AnyEvent) -> RunWatch:

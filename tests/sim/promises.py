@@ -38,6 +38,7 @@ _SETTLES: Final = (
     e.CallExecuted,
     e.LimitsRaised,
 )
+_INTENTS: Final = (e.ModelRequested, e.CallStarted, e.ChildReserved)
 
 
 class Broken(Exception):
@@ -73,6 +74,8 @@ class Promises:
         self._failed_s: dict[str, float] = {}
         self._query_sent_ms: dict[str, int] = {}
         self._usage: dict[tuple[str, int, int], Usage | None] = {}
+        self._born_cancelled: set[str] = set()
+        """Runs that were made, or given leave to begin, after a cancel of their parent."""
 
     # --- what is told as it happens ----------------------------------------------------------------------------------
 
@@ -102,11 +105,17 @@ class Promises:
         """A run is there."""
         if parent is not None and state.deadline_at_ms > parent.deadline_at_ms:
             raise Broken("I7", f"{state.run_id} has until {state.deadline_at_ms}, after {parent.run_id}")
+        if parent is not None and parent.cancel_reason:
+            self._born_cancelled.add(state.run_id)
 
     def before(self, watch: RunWatch, event: e.AnyEvent) -> None:
         """An event is about to be folded."""
         kept = self._of(watch)
+        if isinstance(event, _INTENTS) and watch.state.run_id in self._born_cancelled:
+            raise Broken("I8", f"{e.tag_of(event)}, and its parent was cancelled before it could begin")
         match event:
+            case e.ChildStarted() if watch.cancelled:
+                self._born_cancelled.add(event.child_run)
             case e.RunResumed():
                 self._resumed(kept, event)
             case e.RunSuspended() | e.RunTerminated() if event.reason == "crash_loop":

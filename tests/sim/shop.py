@@ -22,6 +22,8 @@ from .far_side import FarSide
 
 Quantity = Annotated[int, msgspec.Meta(ge=1, le=9)]
 TIMEOUT_MS: Final = 2_000
+RATE: Final = (3, 12_000)
+"""Of one read: longer than a host stays with a run that has nothing else to do."""
 APPLICATION: Final = "sim:app"
 VARIANTS: Final = ("base", "described", "contract", "guarded")
 """Toolboxes: as at the start; with another description; with another schema of one tool; with one that asks first."""
@@ -185,9 +187,9 @@ def _tools(variant: str) -> list[Any]:
         """Post a letter. The post office answers no questions."""
         return STAGE.here().far_side.act("letter", "none", ctx, {"to": to}, _told("posted", to))  # type: ignore[return-value]  # as JSON
 
-    @tool(risk="read", timeout_ms=TIMEOUT_MS, inline=True, volatile=("at",))
+    @tool(risk="read", timeout_ms=TIMEOUT_MS, inline=True, volatile=("at",), rate=RATE)
     async def status(order_id: str, ctx: ToolContext) -> Stamped:
-        """How an order stands, and when that was."""
+        """How an order stands, and when that was; not as often as one likes."""
         result = {**_told("status", order_id), "at": STAGE.here().loop_ms()}
         return STAGE.here().far_side.read("status", ctx, {"order_id": order_id}, result)  # type: ignore[return-value]  # as JSON
 

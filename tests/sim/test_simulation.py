@@ -10,8 +10,12 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.decider.family import Family
+from tests.decider.spec import Run, call
 from tests.sim.kinds import KINDS
+from tests.sim.laws import RunWatch
 from tests.sim.plan import Plan, Root, Strike, plan_of
+from tests.sim.promises import Broken, Promises
 from tests.sim.report import headline, lines, story
 from tests.sim.run import played
 from tests.sim.shrink import shrunk
@@ -21,7 +25,9 @@ from tests.sim.world import World, play
 from boundloop.actors.driver import RunDriver
 from boundloop.eventstore.memory import MemoryStore
 from boundloop.eventstore.port import AcquireAnswer, Append
+from boundloop.runtime import events as e
 from boundloop.runtime.events import CallStarted
+from boundloop.runtime.state import CallState, State
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 SEEDS = 60
@@ -145,6 +151,52 @@ def test_an_effect_without_its_intent_is_found(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(laws.Judge, "_before", overlooks)
     assert broken(play(plan())) == "I4"
+
+
+def test_a_wait_without_a_name_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    from boundloop.runtime import index
+
+    def nobody(state: State, call: CallState) -> int:
+        return 0
+
+    monkeypatch.setattr(index, "held_by_rate_until", nobody)
+    assert any(broken(play(plan_of(seed))) == "I12" for seed in range(200))
+
+
+@pytest.mark.parametrize("cancelled", ["before it is made", "before it is told of", "later"])
+def test_a_child_that_acts_though_its_parent_was_cancelled_before_it_began_is_found(cancelled: str) -> None:
+    """No short session gets a host to die between a lease and its child, and a cancel there; so the law is asked directly."""
+    family = Family()
+    root = family.root
+    root.reply(call("helper", input="go"))
+    root.check("c1.0")
+    promises, parent = Promises(play(plan())), watched(root)
+
+    def cancel() -> None:
+        root.cancel()
+        parent.cancelled = True
+
+    if cancelled == "before it is made":
+        cancel()
+    child = family.start(root, "c1.0")
+    promises.begun(child.state, root.state)
+    if cancelled == "before it is told of":
+        cancel()
+    promises.before(parent, e.ChildStarted("c1.0", child.state.run_id))
+    if cancelled == "later":
+        cancel()
+    asks = next(event for event, _ in child.log if isinstance(event, e.ModelRequested))
+    if cancelled == "later":  # what it did before it was told is no fault of anybody
+        promises.before(watched(child), asks)
+        return
+    with pytest.raises(Broken, match="I8"):
+        promises.before(watched(child), asks)
+
+
+def watched(run: Run) -> RunWatch:
+    started, at_ms = run.log[0]
+    assert isinstance(started, e.RunStarted)
+    return RunWatch(run.state, started, at_ms, "r1")
 
 
 def test_a_failing_seed_is_shrunk_and_told(monkeypatch: pytest.MonkeyPatch) -> None:
