@@ -23,7 +23,7 @@ if __name__ == "__main__":
     sys.path.insert(0, str(ROOT))
 
 from examples.far_side import FarSide
-from tests.kill.load import LIMITS, runtime_on
+from tests.kill.load import LIMITS, TIMEOUT_MS, runtime_on
 
 from boundloop.actors.client import CommandRefused, Runtime
 from boundloop.eventstore.port import Append, AppendAnswer
@@ -31,10 +31,12 @@ from boundloop.eventstore.sqlite import SqliteStore
 from boundloop.runtime.errors import BoundloopError, OwnedError, StoreError
 
 ANSWER_TIMEOUT_S: Final = 60.0
+PATIENCE_S: Final = 600
+"""How long a patient shell waits for its far side: longer than any test, so that no time-out decides one."""
 
 
 class Shell:
-    """The parent's end. A context manager that ends the process by its pid, whatever state it is in."""
+    """The parent's end. ``options``: ``take-over``; ``patient``: its tools wait for ``PATIENCE_S``. A context manager that ends the process by its pid, whatever state it is in."""
 
     def __init__(self, path: Path, far: FarSide, *options: str) -> None:
         command = [sys.executable, str(Path(__file__).resolve()), str(path), str(far.port), *options]
@@ -125,11 +127,21 @@ class Space:
         self._left, self._bytes = append, size_bytes
 
 
-def serve(path: str, far: FarSide, *, take_over: bool) -> None:
+class PatientFarSide(FarSide):
+    """Asked by somebody who doesn't give up."""
+
+    def submit(self, key: str, *, timeout_s: float = PATIENCE_S, **body: object) -> dict[str, Any]:
+        return super().submit(key, timeout_s=timeout_s, **body)
+
+
+def serve(path: str, port: int, options: list[str]) -> None:
     """Until the input ends. The Runtime is left open then, as a forgetful program leaves it."""
     space = Space()
+    patient = "patient" in options
+    far = PatientFarSide(port) if patient else FarSide(port)
+    timeout_ms = PATIENCE_S * 1_000 if patient else TIMEOUT_MS
     try:
-        runtime = runtime_on(path, far, take_over=take_over)
+        runtime = runtime_on(path, far, timeout_ms=timeout_ms, take_over="take-over" in options)
     except OwnedError as error:
         say({"owned_by": error.pid, "host": error.host})
         return
@@ -181,4 +193,4 @@ def say(answer: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    serve(sys.argv[1], FarSide(int(sys.argv[2])), take_over="take-over" in sys.argv[3:])
+    serve(sys.argv[1], int(sys.argv[2]), sys.argv[3:])

@@ -89,8 +89,11 @@ class CutLine:
         return await getattr(self.__dict__["_store"], name)(*args, **options)
 
     def __getattr__(self, name: str) -> Any:
+        found = getattr(
+            self.__dict__["_store"], name
+        )  # a line has what its store has, and is no store of another kind
         if name in ("now_ms", "switches_known"):
-            return getattr(self.__dict__["_store"], name)
+            return found
 
         async def through(*args: Any, **options: Any) -> Any:
             return await self._through(name, *args, **options)

@@ -92,12 +92,14 @@ def test_taking_over_ends_the_owner_and_goes_on_with_its_runs(
 ) -> None:
     path = tmp_path / "runs.db"
     far.set_modes("apply_then_hang")
-    with Shell(path, far) as owner:
+    with Shell(
+        path, far, "patient"
+    ) as owner:  # it is still asking when its successor is there, however late that is
         owner.ask("start", run="r1", plan="book look_up")
         wait_for_requests(far, 1)
         if stopped:
             owner.send(signal.SIGSTOP)
-        with Shell(path, far, "take-over") as successor:
+        with Shell(path, far, "take-over", "patient") as successor:
             assert owner.process.wait(STUCK_S) == -signal.SIGKILL
             assert successor.ask("wait", run="r1")["outcome"] == "completed"
             assert successor.ask("close") == {"closed": True}

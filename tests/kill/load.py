@@ -33,11 +33,11 @@ def _answer(request: ModelInput) -> ScriptedTurn:
     return call(plan[request.turn - 1], {"order_id": f"{request.run_id}-{request.turn}"})
 
 
-def runtime_on(path: str, far: FarSide, **options: Any) -> Runtime:
-    """A Runtime that has everything the runs of the load need."""
+def runtime_on(path: str, far: FarSide, *, timeout_ms: int = TIMEOUT_MS, **options: Any) -> Runtime:
+    """A Runtime that has everything the runs of the load need. ``timeout_ms``: of each tool."""
     return Runtime(
         store=f"sqlite:///{path}",
         model=ScriptedModel(_answer),
-        tools=tools_at(far, timeout_ms=TIMEOUT_MS),
+        tools=tools_at(far, timeout_ms=timeout_ms),
         **options,
     )
