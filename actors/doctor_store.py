@@ -1,5 +1,5 @@
 """A store's file and what lies beside it: the file system, room, modes, the lock and its owner. The file itself is never
-opened."""
+opened. A server is another matter (``doctor_postgres``)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import stat
 from collections.abc import Iterator
 from typing import Final
 
-from ..eventstore.location import parse_url
+from ..eventstore.location import parse_url, shown_url
 from ..eventstore.owner import OwnerText, live_owner
 from ..eventstore.process_identity import boot_id
 from ..eventstore.socket_protocol import socket_name
@@ -36,7 +36,12 @@ def check_store(machine: Machine, url: str) -> Iterator[Finding]:
     try:
         location = parse_url(url)
     except BoundloopError as error:
-        yield fail("store", f"{url}: {error.message}", "no command can open it", "sqlite:///FILE")
+        yield fail("store", f"{shown_url(url)}: {error.message}", "no command can open it", "sqlite:///FILE")
+        return
+    if location.kind == "postgres":
+        from .doctor_postgres import check_postgres
+
+        yield from check_postgres(url)
         return
     if not location.path:
         yield warn("store", url, "runs live as long as this process", "sqlite:///FILE")

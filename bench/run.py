@@ -19,6 +19,7 @@ if __name__ == "__main__":
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
 from bench.measure import Facts, machine
+from bench.postgres import end_servers
 from bench.workload import LANES, PLACEMENTS, STORES, TOOLS
 
 Given = argparse.Namespace
@@ -32,8 +33,11 @@ def main(arguments: list[str] | None = None) -> None:
         about = machine(folder)
         if given.placement is None:
             given.placement = "dense" if given.lane == "pooled" else "process"
-        for result in WORKLOADS[given.workload](given, folder):
-            show({**result, **about}, given.output)
+        try:
+            for result in WORKLOADS[given.workload](given, folder):
+                show({**result, **about}, given.output)
+        finally:
+            end_servers()
 
 
 def _options() -> argparse.ArgumentParser:
@@ -45,10 +49,16 @@ def _options() -> argparse.ArgumentParser:
     add("--lane", choices=LANES, default="inline", help="where the tool runs (w1, w3)")
     add("--placement", choices=PLACEMENTS, help="on Ray: many runs in the owner, or an actor a run (w1, w3)")
     add("--tool", choices=TOOLS, default="read", help="quick read, or keyed write (w1, w3)")
-    add("--store", choices=STORES, default="sqlite", help="null keeps nothing (w1)")
+    add(
+        "--store",
+        choices=STORES,
+        default="sqlite",
+        help="null keeps nothing (w1); postgres starts a server (w1)",
+    )
     add("--runs", type=_positive, help="runs at once (w1, store), runs in all (w3, w5), trees (tree)")
     add("--steps", type=_positive, help="tool steps a run (w1, w2, w4, core, layers)")
     add("--repeat", type=_positive, default=3, help="fresh measurements; the median is shown")
+    add("--raw", action="store_true", help="store: SQLite and PostgreSQL, against raw sqlite3 and asyncpg")
     add("--growth", action="store_true", help="w1: the cost of a step in a long run against short ones")
     add("--seconds", type=float, default=2.0, help="how long to append (store), to stay idle (w5)")
     add("--wakes", type=_positive, default=50, help="w5: how many parked runs to approve")
@@ -148,6 +158,10 @@ def _store(given: Given, folder: str) -> Results:
 
     for runs in [given.runs] if given.runs else RUNS:
         yield appends_per_second(folder, runs=runs, seconds=given.seconds, repeat=given.repeat)
+    if given.raw:
+        from bench.raw_stores import against_raw
+
+        yield from against_raw(folder, seconds=given.seconds, repeat=given.repeat)
 
 
 def _layers(given: Given, folder: str) -> Results:

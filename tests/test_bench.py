@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +87,28 @@ def test_a_step_of_a_quick_read_is_seven_events_in_two_appends(
     result = json.loads(capsys.readouterr().out)
     assert round(result["events_per_step"]) == 7
     assert round(result["appends_per_step"]) == 2
+
+
+def test_stores_are_measured_against_their_databases(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bench.raw_stores.POSTGRES_RUNS", (1, 4))
+    monkeypatch.setattr("bench.raw_stores.LINEAR_APPENDS", 20)
+    # Not pytest's folder: a server that root starts is another user's, whom pytest keeps out.
+    with tempfile.TemporaryDirectory() as folder:
+        main(["store", "--runs", "1", "--raw", *SMALL, "--folder", folder])
+        assert list(Path(folder).iterdir()) == [], "the folder is left as it was found"
+    results = [json.loads(line) for line in capsys.readouterr().out.splitlines()][1:]
+    measured = [
+        (one["store"], one["events_per_append"], one["runs"])
+        for one in results
+        if one.get("events_per_raw_event", 0) > 0
+    ]
+    assert measured == [
+        *(("sqlite", 1, 1), ("sqlite", 100, 1)),
+        *(("postgres", 1, 1), ("postgres", 1, 4), ("postgres", 100, 1)),
+    ]
+    assert [one["store"] for one in results if "bytes_of_2n_over_n" in one] == ["sqlite", "postgres"]
 
 
 def test_started_as_a_file_it_prints_a_table() -> None:

@@ -17,6 +17,8 @@ from tests.differential.programs import STEPS
 from tests.differential.stores import compared, in_folder, in_memory, on_server
 from tests.postgres_server import running
 
+PROGRESS = 100
+
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
@@ -37,6 +39,9 @@ def main() -> int:
                 if found is not None:
                     differences += 1
                     print(found, flush=True)
+                played = seed - asked.seed + 1
+                if played % PROGRESS == 0:
+                    print(f"{played} programs, {differences} differences", file=sys.stderr, flush=True)
             return differences
 
         differences = asyncio.run(work())
