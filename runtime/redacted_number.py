@@ -12,9 +12,6 @@ from typing import Final
 DIGITS_MIN: Final = 8
 """Fewer digits of a value are looked for only as they are written: without the point they stand in too many numbers."""
 
-ZEROS_MAX: Final = 309
-"""That an exponent may add: no double has more digits before its point."""
-
 number_or_text: Final = re.compile(r'"(?:[^"\\]++|\\.)*+"?|(-?[0-9][0-9.eE+-]*+)', re.DOTALL)
 """Each text and each number (group 1) of JSON, also of what is almost JSON. One pass, no backtracking."""
 
@@ -24,6 +21,7 @@ maybe_number: Final = re.compile(rb"[0-9][0-9.e+-]{4,}+")
 written_as_number: Final = re.compile(r"[0-9.eE+-]+")
 """What can stand in a number as it is."""
 
+_EXPONENT_DIGITS_MAX: Final = 10
 _parts = re.compile(r"-?([0-9]+)(?:\.([0-9]*))?(?:[eE]([+-]?)0*([0-9]*))?")
 _value = re.compile(r"[+-]?0*([0-9]*)(?:\.([0-9]*?)0*)?")
 
@@ -38,14 +36,20 @@ def digits_of_value(value: str) -> str:
     return digits if len(digits) >= DIGITS_MIN else ""
 
 
-def digits_of_number(written: str) -> str:
-    """All digits of a number that JSON writes so; of what isn't quite one, those of its beginning."""
+def zeros_at_the_end(digits: str) -> int:
+    """So many zeros behind a number's own digits can belong to these."""
+    return len(digits) - len(digits.rstrip("0"))
+
+
+def digits_of_number(written: str, zeros_max: int) -> str:
+    """All digits of a number that JSON writes so; of what isn't quite one, those of its beginning. ``zeros_max``: of the zeros
+    that its exponent adds no more are of use."""
     found = _parts.match(written)
     if found is None:
         return ""
     whole, behind, sign, exponent = found[1], found[2] or "", found[3], found[4] or "0"
     if sign == "-":
         return whole + behind
-    # An exponent of many digits is of no double; ``int`` of thousands of them raises.
-    zeros = (ZEROS_MAX if len(exponent) > len(str(ZEROS_MAX)) else int(exponent)) - len(behind)
-    return whole + behind + "0" * min(max(zeros, 0), ZEROS_MAX)
+    # ``int`` of thousands of digits raises, and no text is so long that an exponent of ten of them leaves it a fraction.
+    zeros = int(exponent[:_EXPONENT_DIGITS_MAX]) - len(behind)
+    return whole + behind + "0" * min(max(zeros, 0), zeros_max)

@@ -24,6 +24,7 @@ from .redacted_number import (
     maybe_number,
     number_or_text,
     written_as_number,
+    zeros_at_the_end,
 )
 from .schema_pattern import search_source
 from .secret_arguments import is_reference, is_secret_name
@@ -122,6 +123,7 @@ class Redactor:
         "_patterns",
         "_search",
         "_values",
+        "_zeros",
     )
 
     def __init__(
@@ -147,6 +149,7 @@ class Redactor:
         self._digits = tuple(
             (digits, marker(name)) for name, value in self._values if (digits := digits_of_value(value))
         )
+        self._zeros = max((zeros_at_the_end(digits) for digits, _ in self._digits), default=0)
         self._of_numbers = bool(
             self._digits or patterns or any(map(written_as_number.fullmatch, self._needles))
         )
@@ -185,9 +188,12 @@ class Redactor:
         found = tuple(
             needle for needle, written in zip(self._needles, self._in_json, strict=True) if written in encoded
         )
-        if not self._search and not self._fields and not found and not self._in_numbers(encoded):
+        digits = self._digits and self._digits_in(
+            written[0].decode() for written in maybe_number.finditer(encoded)
+        )
+        if not self._search and not self._fields and not found and not digits:
             return value
-        redacted, path = self._of(found)._walk(value, "$", None)
+        redacted, path = self._of(found, digits)._walk(value, "$", None)
         return redacted if path else value
 
     def arguments(self, arguments: dict[str, JSON], secret: tuple[str, ...]) -> tuple[dict[str, JSON], str]:
@@ -209,36 +215,41 @@ class Redactor:
         """A number as JSON writes it; a text without what is declared if that stands in it, however it is written."""
         text = self.text(written)
         if text == written and self._digits:
-            digits = digits_of_number(written)
+            digits = digits_of_number(written, self._zeros)
             return next((mark for value, mark in self._digits if value in digits), written)
         return text
 
     def numbers(self, text: str) -> str:
         """JSON, or what is almost JSON, in which the numbers that hold something declared are texts without it. What reads a
         number keeps less of it than is written, so this comes before; texts are left to ``json`` and ``arguments``."""
-        return number_or_text.sub(self._number_found, text) if self._of_numbers else text
+        if not self._of_numbers:
+            return text
+        written = [found[1] for found in number_or_text.finditer(text) if found[1] is not None]
+        # All at once: looked for in each of them, a hundred values are looked for thousands of times.
+        joined = "\n".join(written)
+        if self.text(joined) == joined and not self._digits_in(written):
+            return text
+        return number_or_text.sub(self._number_found, text)
 
     def names_field(self, text: str) -> bool:
         """Whether a text that is no JSON names a declared field."""
         lower = text.lower()
         return any(name in lower for name in self._fields)
 
-    def _of(self, needles: tuple[str, ...]) -> Redactor:
-        """The same, for a value of many texts that holds no others."""
-        if needles == self._needles:
+    def _of(self, needles: tuple[str, ...], digits: tuple[tuple[str, str], ...]) -> Redactor:
+        """The same, for a value of many texts and numbers that holds no others."""
+        if needles == self._needles and digits == self._digits:
             return self
         only = copy.copy(self)
-        only._needles = needles
+        only._needles, only._digits = needles, digits
         return only
 
-    def _in_numbers(self, encoded: bytes) -> bool:
-        """Whether the digits of a value may stand in a number of canonical JSON that is written in another way."""
-        return bool(self._digits) and any(
-            value in digits
-            for written in maybe_number.finditer(encoded)
-            for digits in (digits_of_number(written[0].decode()),)
-            for value, _ in self._digits
-        )
+    def _digits_in(self, written: Iterable[str]) -> tuple[tuple[str, str], ...]:
+        """The values whose digits stand in some of these numbers, whose text needn't be theirs."""
+        if not self._digits:
+            return ()
+        joined = "\n".join(digits_of_number(one, self._zeros) for one in written)
+        return tuple(each for each in self._digits if each[0] in joined)
 
     def _number_found(self, found: re.Match[str]) -> str:
         written = found[1]

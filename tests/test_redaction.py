@@ -17,7 +17,7 @@ from boundloop.runtime.canonical import JSON, canonical_bytes
 from boundloop.runtime.errors import DeclarationError
 from boundloop.runtime.model import ModelTurn, ProposedCall
 from boundloop.runtime.redacted_turn import redacted_turn
-from boundloop.runtime.redaction import Redaction
+from boundloop.runtime.redaction import Redaction, Redactor
 from boundloop.runtime.secret_arguments import is_reference, reference_name
 
 KEY = 'sk-live/4242+"quoted"\\and\nlined é'
@@ -310,6 +310,27 @@ def test_what_is_searched_place_by_place_is_only_what_the_text_holds(monkeypatch
     searched.clear()
     assert redactor.text("x" * 1_000) == "x" * 1_000
     assert searched == []
+
+
+def test_numbers_are_searched_all_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hundred values in each of a result's numbers would hold up a host's loop for seconds."""
+    redactor = Redaction(values={f"k{i}": str(10**15 + i * 7919) for i in range(1, 100)}).redactor()
+    alone: list[str] = []
+    whole = Redactor.number
+
+    def counted(self: Redactor, written: str) -> str:
+        alone.append(written)
+        return whole(self, written)
+
+    monkeypatch.setattr(Redactor, "number", counted)
+    numbers: list[JSON] = [n + 0.25 for n in range(1_000)]
+    raw = json.dumps(numbers)
+    assert redactor.json(numbers) is numbers
+    assert redactor.numbers(raw) == raw
+    assert alone == []
+    found = redactor.json([*numbers, 1.000000000007919e-9])
+    assert isinstance(found, list)
+    assert found[-1] == "[redacted:k1]"
 
 
 def test_a_hostile_text_costs_a_bounded_number_of_steps_a_character() -> None:
