@@ -1,6 +1,6 @@
 """From a model spec string to an adapter: ``FAMILY:MODEL``, ``FAMILY:MODEL@BASE_URL``, and ``#key=VARIABLE`` behind either.
 
-``scripted:FILE`` plays a script. Each other family is its provider's own API, with the key in that provider's usual environment
+``scripted:FILE`` plays a script, ``recorded:FILE`` recorded exchanges. Each other family is its provider's own API, with the key in that provider's usual environment
 variable, read by whichever process sends a request and kept nowhere else. At another address the key is the one in
 ``BOUNDLOOP_API_KEY``, if that is set: a key for one provider is never sent to another by mistake. ``#key=VARIABLE`` names another
 variable for either; the spec holds the name and never the key.
@@ -46,6 +46,10 @@ def adapter_from(spec: str) -> ModelAdapter:
         from ..adapters.scripted import ScriptedModel
 
         return ScriptedModel.from_file(rest)
+    if family == "recorded" and rest:
+        from ..adapters.recorded import RecordedModel
+
+        return RecordedModel(rest)
     if family in FAMILIES and (found := _spec(rest)):
         model, base_url, key_env = found.groups()
         known = FAMILIES[family]
@@ -55,7 +59,7 @@ def adapter_from(spec: str) -> ModelAdapter:
         return _adapter(family, model, base_url or known.base_url, key_env)
     raise DeclarationError(
         "model_spec",
-        f"known models: scripted:FILE, FAMILY:MODEL[@BASE_URL][#key=VARIABLE] with FAMILY one of {', '.join(FAMILIES)}, "
+        f"known models: scripted:FILE, recorded:FILE, FAMILY:MODEL[@BASE_URL][#key=VARIABLE] with FAMILY one of {', '.join(FAMILIES)}, "
         "or a ModelAdapter",
         path=spec[:200],
     )

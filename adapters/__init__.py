@@ -7,21 +7,25 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .anthropic import AnthropicMessages
+    from .calling import CallableModel
     from .gemini import GeminiModel
     from .gemini_interactions import GeminiInteractions
     from .http_model import HttpOptions
     from .openai_chat import OpenAIChat
     from .openai_responses import OpenAIResponses
+    from .recorded import RecordedModel
     from .script import ScriptedTurn, attempts, call, calls, cut, held, late, lost, say
     from .scripted import ScriptedModel
 
 __all__ = [
     "AnthropicMessages",
+    "CallableModel",
     "GeminiInteractions",
     "GeminiModel",
     "HttpOptions",
     "OpenAIChat",
     "OpenAIResponses",
+    "RecordedModel",
     "ScriptedModel",
     "ScriptedTurn",
     "attempts",
@@ -36,11 +40,13 @@ __all__ = [
 
 _ELSEWHERE = {
     "AnthropicMessages": "anthropic",
+    "CallableModel": "calling",
     "GeminiInteractions": "gemini_interactions",
     "GeminiModel": "gemini",
     "HttpOptions": "http_model",
     "OpenAIChat": "openai_chat",
     "OpenAIResponses": "openai_responses",
+    "RecordedModel": "recorded",
     "ScriptedModel": "scripted",
 }
 

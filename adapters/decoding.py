@@ -59,13 +59,15 @@ class TurnDecoder:
         return self._assembly.draft.ended
 
     @property
+    def failed(self) -> bool:
+        """What came can't become an answer any more."""
+        return self._failed is not None
+
+    @property
     def done(self) -> bool:
-        """Nothing of the bytes that may follow is needed: the stream said its last, or is none."""
-        return (
-            self._failed is not None
-            or self._last_said
-            or (self.ended and self._parser is not None and self._assembly.ends_at_once)
-        )
+        """Nothing of the bytes that may follow is needed: the stream said its last."""
+        streamed = self._parser is not None
+        return self._last_said or (self.ended and streamed and self._assembly.ends_at_once)
 
     @property
     def body_bytes(self) -> int:

@@ -116,10 +116,17 @@ class HttpClient:
         return reply
 
     async def stream(
-        self, url: str, headers: Mapping[str, str], body: bytes, *, timeout_ms: int, receive: Receive
+        self,
+        url: str,
+        headers: Mapping[str, str],
+        body: bytes,
+        *,
+        timeout_ms: int,
+        receive: Receive,
+        idle_ms: int | None = None,
     ) -> HttpReply | HttpFailed:
         """The same, handing the unpacked body to ``receive`` as it comes; the reply's own is empty. Once no more is taken the
-        answer counts as whole."""
+        answer counts as whole. ``idle_ms``: how long nothing at all may come, the beginning included."""
         began = time.monotonic()
         sending = _sending.set(True)
         lanes: _Lanes | None = None
@@ -130,7 +137,7 @@ class HttpClient:
                 lanes = self._lanes()
                 lane = await lanes.take()
                 status, answer_headers, whole = await self._exchange(
-                    lane, url, headers, body, timeout_ms, receive
+                    lane, url, headers, body, timeout_ms, receive, idle_ms
                 )
         except TimeoutError:
             failed = POOL_TIMEOUT if lane is None else TIMEOUT
@@ -160,9 +167,11 @@ class HttpClient:
         body: bytes,
         timeout_ms: int,
         receive: Receive,
+        idle_ms: int | None,
     ) -> tuple[int, dict[str, str], bool]:
-        # Only connecting has a bound of its own: reads and writes end with the deadline, however the bytes drip.
-        timeout = httpx.Timeout(None, connect=min(CONNECT_MS_MAX, timeout_ms) / 1_000)
+        # Beside connecting, and silence where that is bounded, reads and writes end with the deadline, however the bytes drip.
+        read = None if idle_ms is None else idle_ms / 1_000
+        timeout = httpx.Timeout(None, connect=min(CONNECT_MS_MAX, timeout_ms) / 1_000, read=read)
         async with lane.stream("POST", url, headers=headers, content=body, timeout=timeout) as reply:
             names = {name.lower(): value for name, value in reply.headers.items()}
             whole = await passed_on(reply, self._settings[1], receive(reply.status_code, names))

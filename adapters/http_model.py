@@ -7,6 +7,7 @@ retried here: each attempt is the runtime's, counted and on record, and none beg
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import time
 from collections.abc import Mapping
@@ -25,9 +26,10 @@ from .endpoint import query_secrets, secret_headers, without_query
 from .families import decoder_of
 from .http import CONNECTIONS_MAX, RESPONSE_BYTES_MAX, HttpClient, HttpReply
 from .http_body import Take
-from .http_failure import HttpFailed
+from .http_failure import Cut, HttpFailed
 from .port import ProgressSink
 from .provider_errors import NOTHING_USED
+from .recorded import RecordedExchange, append_exchange, exchange_of
 from .secret import Secret, safe_text
 from .shown import Shown
 
@@ -38,8 +40,16 @@ LOOP_BYTES_MAX: Final = 256 * 1024
 """A larger body is read on a thread: 8 MiB of the slowest kind take most of a second, and a loop has many runs."""
 
 
+NO_ANSWER: Final = HttpFailed("no_answer", "the answer is none")
+"""Stands for what the decoder itself says better."""
+
+IDLE_MS: Final = 300_000
+"""How long a stream may be silent. Servers send comments or pings while a model thinks, most of them."""
+
+
 class HttpOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What of an adapter's settings is the same for each family, and changes no byte of a request's body."""
+    """What of an adapter's settings is the same for each family, and changes no byte of a request's body. ``record_to``: a file to
+    append each answer to (``recorded.py``); the recording of one run is what ``RecordedModel`` plays."""
 
     api_key: str | None = None
     api_key_env: str | None = None
@@ -51,6 +61,8 @@ class HttpOptions(msgspec.Struct, frozen=True, kw_only=True):
     ca_file: str | None = None
     connections_max: int = CONNECTIONS_MAX
     response_bytes_max: int = RESPONSE_BYTES_MAX
+    idle_ms: int = IDLE_MS
+    record_to: str | None = None
 
     @property
     def guarded(self) -> bool:
@@ -78,6 +90,10 @@ class HttpModel:
         self._send_request_id = options.send_request_id
         self._response_bytes_max = options.response_bytes_max
         self._streams = stream
+        if options.idle_ms < 1:
+            raise DeclarationError("idle_ms", "at least 1", path="idle_ms")
+        self._idle_ms = options.idle_ms if stream else None
+        self._record_to = options.record_to
         self._shown_url = without_query(base_url)
         self._query = query_secrets(base_url)
         self._client = HttpClient(
@@ -140,6 +156,7 @@ class HttpModel:
             [*self._headers.values(), *self._query, *([] if key is None else [key])],
             self._response_bytes_max,
             Shown(request, progress),
+            records=self._record_to is not None,
         )
         reply = await self._client.stream(
             self._url_for(request).reveal(),
@@ -147,8 +164,15 @@ class HttpModel:
             body,
             timeout_ms=timeout_ms,
             receive=reading.receive,
+            idle_ms=self._idle_ms,
         )
         turn = await reading.turn(reply)
+        if self._record_to is not None and (kept := reading.exchange(request, body, reply)) is not None:
+            try:
+                await asyncio.to_thread(append_exchange, self._record_to, kept)
+            except OSError as error:
+                # The answer is there and may have been paid for: a full disk loses the recording and nothing else.
+                logging.getLogger(__name__).warning("an exchange wasn't recorded: %s", error.strerror)
         message = self._message(turn, key, request)
         return msgspec.structs.replace(
             turn, total_ms=reply.total_ms, first_token_ms=reading.first_token_ms, safe_message=message
@@ -204,30 +228,56 @@ class HttpModel:
 class _Reading:
     """One answer on its way from the client to a turn."""
 
-    def __init__(self, family: str, secrets: list[Secret], bytes_max: int, shown: Shown) -> None:
+    def __init__(
+        self, family: str, secrets: list[Secret], bytes_max: int, shown: Shown, *, records: bool
+    ) -> None:
         self._family = family
         self._secrets = secrets
         self._bytes_max = bytes_max
         self._shown = shown
         self._decoder: TurnDecoder | None = None
+        self._status, self._answer_headers = 0, dict[str, str]()
+        self._kept: list[bytes] | None = [] if records else None
         self._began = time.monotonic()
         self.first_token_ms = 0
 
     def receive(self, status: int, headers: Mapping[str, str]) -> Take:
         now_ms = time.time_ns() // 1_000_000
         exchange = Exchange(status, headers, now_ms, self._secrets)
+        self._status, self._answer_headers = status, dict(headers)
         decoder = self._decoder = decoder_of(self._family, exchange, answer_bytes_max=self._bytes_max)
 
         def take(chunk: bytes) -> bool:
+            if self._kept is not None:
+                self._kept.append(chunk)
             signs = decoder.feed(chunk)
             if signs:
                 self.first_token_ms = self.first_token_ms or max(
                     1, round((time.monotonic() - self._began) * 1_000)
                 )
                 self._shown.show(signs)
+            if decoder.failed:
+                raise Cut(NO_ANSWER)  # nothing more of it is read, and its connection serves no more
             return not decoder.done
 
         return take
+
+    def exchange(
+        self, request: ModelInput, body: bytes, reply: HttpReply | HttpFailed
+    ) -> RecordedExchange | None:
+        """The answer as it is recorded; None where none began."""
+        if self._decoder is None or self._kept is None:
+            return None
+        return exchange_of(
+            family=self._family,
+            request=request,
+            body=body,
+            status=self._status,
+            headers=self._answer_headers,
+            answer=b"".join(self._kept),
+            broke=reply.code if isinstance(reply, HttpFailed) else "",
+            secrets=self._secrets,
+        )
 
     async def turn(self, reply: HttpReply | HttpFailed) -> ModelTurn:
         decoder = self._decoder

@@ -9,7 +9,7 @@ from ..runtime.model import ModelInput
 from ..runtime.prices import Price
 from .endpoint import endpoint, further_fields
 from .http import CONNECTIONS_MAX, RESPONSE_BYTES_MAX
-from .http_model import HttpModel, HttpOptions
+from .http_model import IDLE_MS, HttpModel, HttpOptions
 from .openai_chat_encode import OWNED_FIELDS, ChatOptions, encode_request
 from .secret import Secret
 
@@ -63,6 +63,8 @@ class OpenAIChat(HttpModel):
         ca_file: str | None = None,
         connections_max: int = CONNECTIONS_MAX,
         response_bytes_max: int = RESPONSE_BYTES_MAX,
+        idle_ms: int = IDLE_MS,
+        record_to: str | None = None,
     ) -> None:
         options = HttpOptions(
             api_key=api_key,
@@ -75,6 +77,8 @@ class OpenAIChat(HttpModel):
             ca_file=ca_file,
             connections_max=connections_max,
             response_bytes_max=response_bytes_max,
+            idle_ms=idle_ms,
+            record_to=record_to,
         )
         self._url, host = endpoint(base_url, PATH, guarded=options.guarded)
         own = host == OPENAI_HOST

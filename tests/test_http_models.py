@@ -192,6 +192,14 @@ def test_a_stream_that_stalls_ends_at_the_deadline(family: str) -> None:
     assert (turn.finish, turn.error_code, turn.calls) == ("transport_broken", "timeout", ())
 
 
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_stream_that_falls_silent_is_given_up_before_the_deadline(family: str) -> None:
+    events = answer_of(family)
+    turn, _, _ = answered(family, says(*events[:-3], end="stall"), timeout_ms=60_000, idle_ms=200)
+    assert (turn.finish, turn.error_code, turn.retryable) == ("transport_broken", "timeout", True)
+    assert turn.total_ms < 30_000
+
+
 @pytest.mark.parametrize("family", [name for name in FAMILIES if name != "gemini"])
 def test_a_server_that_keeps_the_connection_open_behind_its_last_event_holds_nobody_up(family: str) -> None:
     turn, _, _ = answered(family, says(*answer_of(family), end="stall"), timeout_ms=20_000)
