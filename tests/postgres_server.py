@@ -77,7 +77,7 @@ class Server:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
-            preexec_fn=_end_with_parent,  # it calls the kernel and nothing else
+            preexec_fn=_end_with_parent,  # noqa: PLW1509  it calls the kernel and nothing else
         )
         threading.Thread(target=self._listen, args=(process, ready), daemon=True).start()
         assert ready.wait(PATIENCE_S), b"".join(self._said).decode()
