@@ -42,20 +42,20 @@ FAULTS: Final[tuple[Fault, ...]] = (
         chosen_by="reader",
     ),
     Fault(
-        name="own-settlement-before-the-claim",
+        name="claim-ahead-of-what-frees-its-key",
         file="actors/journal.py",
         old="self.settled_first = len(self.settlements)",
-        new="self.settled_first = len(self.settlements) + len(decision.settlements)",
+        new="self.settled_first = 0",
         breaks=(
-            "What is known to have happened is in the ledger as succeeded with its result; here the "
-            "settlement comes before the claim it belongs to, finds no row and is dropped, so the "
-            "key stays in_flight for ever and whoever wants it waits for ever."
+            "A key is taken while an attempt is out; here the append that frees it and claims it again "
+            "settles last, so the key is free while the attempt is on its way, and another call sends "
+            "the same effect."
         ),
         shows=(
-            "A late success arrives after an authoritative `absent` had freed the key and before "
-            "the next attempt starts: claim and settlement are one decision."
+            "An authoritative `absent` frees a key and the checks that start the next attempt run inline, "
+            "in the same step; then another call wants the same effect."
         ),
-        chosen_by="reader",
+        chosen_by="authors",
     ),
     Fault(
         name="verdicts-survive-an-outage",
