@@ -140,8 +140,14 @@ class PostgresStore:
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(there(), self._loop))
 
     async def read_with(self, call: Callable[[Connection], Awaitable[T]], seconds: float = ANSWER_S) -> T:
-        """A read on the connection that reads. It sees everything that this process was told is committed."""
-        return await self._at_home(lambda: self._read(call, seconds))
+        """A read on the connection that reads. It sees everything that this process was told is committed. A caller that is
+        cancelled stops waiting; the driver would have to make a third connection to cancel the statement."""
+        return await self._at_home(lambda: self._read_through(call, seconds))
+
+    async def _read_through(self, call: Callable[[Connection], Awaitable[T]], seconds: float) -> T:
+        reading = self._loop.create_task(self._read(call, seconds))
+        reading.add_done_callback(_heard)
+        return await asyncio.shield(reading)
 
     async def _read(self, call: Callable[[Connection], Awaitable[T]], seconds: float) -> T:
         async with self._reading:
@@ -477,3 +483,9 @@ class PostgresStore:
         link, self._reader = self._reader, None
         if link is not None:
             await hang_up(link.connection)
+
+
+def _heard(reading: asyncio.Task[Any]) -> None:
+    """Whoever asked may have gone away: an error is no complaint of the loop's then."""
+    if not reading.cancelled():
+        reading.exception()

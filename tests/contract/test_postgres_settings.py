@@ -56,6 +56,28 @@ async def test_a_process_has_two_connections_whatever_it_does(postgres: Server) 
 
 
 @pytest.mark.asyncio
+async def test_a_cancelled_read_runs_to_its_end(postgres: Server) -> None:
+    """To cancel it the driver would make a third connection."""
+    store = await PostgresStore.open(postgres.url())
+    slow = asyncio.ensure_future(
+        store.read_with(
+            lambda connection: connection.fetchval(
+                "SELECT set_config('a.b', 'done', false) FROM pg_sleep(0.1)"
+            )
+        )
+    )
+    while not slow.done():
+        await asyncio.sleep(0)
+        slow.cancel()
+    assert slow.cancelled()
+    found = await store.read_with(
+        lambda connection: connection.fetchval("SELECT current_setting('a.b', true)")
+    )
+    assert found == "done"
+    await store.close()
+
+
+@pytest.mark.asyncio
 async def test_commits_are_flushed_whatever_the_role_is_set_to(postgres: Server) -> None:
     url = postgres.url()
     await sql(url, "ALTER DATABASE postgres SET synchronous_commit = off")
