@@ -15,7 +15,8 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from http.cookiejar import CookieJar, DefaultCookiePolicy
-from typing import Final
+from importlib import import_module
+from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 import httpx
@@ -27,6 +28,8 @@ from .http_failure import CA_FILE, POOL_TIMEOUT, PROXY_SETTING, TIMEOUT, Cut, Ht
 
 RESPONSE_BYTES_MAX: Final = 8 * 1024 * 1024
 CONNECTIONS_MAX: Final = 256
+LIBRARIES: Final = ("httpx", "httpx2")
+"""Clients that may be used; the second is a fork of the first with another name."""
 CONNECTIONS_CEILING: Final = 8_192
 KEEPALIVE_S: Final = 5.0
 CONNECT_MS_MAX: Final = 10_000
@@ -35,7 +38,7 @@ CONNECT_MS_MAX: Final = 10_000
 Receive = Callable[[int, Mapping[str, str]], Take]
 """Gets status and headers, and says where the body goes."""
 
-_Settings = tuple[int, int, bool, str | None]
+_Settings = tuple[int, int, bool, str | None, str]
 
 RETIRED_AT_ONCE: Final = 4
 """How many connections that nobody used for ``KEEPALIVE_S`` a request closes on its way."""
@@ -57,7 +60,10 @@ def _is_others(_record: logging.LogRecord) -> bool:
     return not _sending.get()
 
 
-for _name in ("httpx", "httpcore.connection", "httpcore.http11", "httpcore.proxy"):
+for _name in (
+    *LIBRARIES,
+    *(f"{core}.{part}" for core in ("httpcore", "httpcore2") for part in ("connection", "http11", "proxy")),
+):
     # They log URLs and answers' headers, which may hold keys. What others send with them is logged as ever.
     logging.getLogger(_name).addFilter(_is_others)
 
@@ -66,7 +72,8 @@ class HttpClient:
     """Connections to one provider, for whichever event loops use it. Pickles without them.
 
     ``response_bytes_max`` bounds a body before and after it is unpacked; header blocks over 100 KiB break the connection.
-    ``ca_file`` replaces the certificates that are trusted. ``trust_env`` lets the environment name proxies.
+    ``ca_file`` replaces the certificates that are trusted. ``trust_env`` lets the environment name proxies. ``library``: ``httpx``, or
+    ``httpx2``, which has its names.
     """
 
     def __init__(
@@ -76,12 +83,19 @@ class HttpClient:
         response_bytes_max: int = RESPONSE_BYTES_MAX,
         trust_env: bool = False,
         ca_file: str | None = None,
+        library: str = "httpx",
     ) -> None:
         if not 1 <= connections_max <= CONNECTIONS_CEILING:
             raise DeclarationError("connections_max", f"1 to {CONNECTIONS_CEILING}", path="connections_max")
         if response_bytes_max < 1:
             raise DeclarationError("response_bytes_max", "at least 1", path="response_bytes_max")
-        self._settings = (connections_max, response_bytes_max, trust_env, ca_file)
+        if library not in LIBRARIES:
+            raise DeclarationError("library", f"one of {', '.join(LIBRARIES)}", path="library")
+        try:
+            self._library: Any = import_module(library)
+        except ImportError:
+            raise DeclarationError("library", f"{library} isn't installed", path="library") from None
+        self._settings = (connections_max, response_bytes_max, trust_env, ca_file, library)
         self._open: WeakKeyDictionary[asyncio.AbstractEventLoop, _Lanes] = WeakKeyDictionary()
         try:
             self._tls: ssl.SSLContext | None = _trusting(ca_file)
@@ -94,6 +108,7 @@ class HttpClient:
     def __setstate__(self, settings: _Settings) -> None:
         # Certificates are read where they are used: a host without the file fails its requests, not its unpickling.
         self._settings = settings
+        self._library = import_module(settings[4])
         self._open = WeakKeyDictionary()
         self._tls = None
 
@@ -143,8 +158,8 @@ class HttpClient:
             failed = POOL_TIMEOUT if lane is None else TIMEOUT
         except Cut as error:
             failed = error.failed
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
-            failed = meaning(error)
+        except (self._library.HTTPError, self._library.InvalidURL) as error:
+            failed = meaning(error, self._library)
         else:
             return HttpReply(status, answer_headers, b"", _since_ms(began))
         finally:
@@ -171,7 +186,7 @@ class HttpClient:
     ) -> tuple[int, dict[str, str], bool]:
         # Beside connecting, and silence where that is bounded, reads and writes end with the deadline, however the bytes drip.
         read = None if idle_ms is None else idle_ms / 1_000
-        timeout = httpx.Timeout(None, connect=min(CONNECT_MS_MAX, timeout_ms) / 1_000, read=read)
+        timeout = self._library.Timeout(None, connect=min(CONNECT_MS_MAX, timeout_ms) / 1_000, read=read)
         async with lane.stream("POST", url, headers=headers, content=body, timeout=timeout) as reply:
             names = {name.lower(): value for name, value in reply.headers.items()}
             whole = await passed_on(reply, self._settings[1], receive(reply.status_code, names))
@@ -181,12 +196,14 @@ class HttpClient:
         loop = asyncio.get_running_loop()
         lanes = self._open.get(loop)
         if lanes is None:
-            connections_max, _bytes, trust_env, ca_file = self._settings
+            connections_max, _bytes, trust_env, ca_file, _library = self._settings
             try:
                 self._tls = self._tls or _trusting(ca_file)
             except OSError:
                 raise Cut(CA_FILE) from None
-            lanes = self._open[loop] = _Lanes(connections_max, trust_env=trust_env, tls=self._tls)
+            lanes = self._open[loop] = _Lanes(
+                connections_max, trust_env=trust_env, tls=self._tls, library=self._library
+            )
         return lanes
 
 
@@ -201,7 +218,8 @@ class _Lanes:
     A pool of many connections looks at all of them for each request; at two hundred that costs more than the request.
     """
 
-    def __init__(self, connections_max: int, *, trust_env: bool, tls: ssl.SSLContext) -> None:
+    def __init__(self, connections_max: int, *, trust_env: bool, tls: ssl.SSLContext, library: Any) -> None:
+        self._library = library
         self._tls = tls
         self._trust_env = trust_env
         self._free: deque[tuple[float, httpx.AsyncClient]] = deque()
@@ -251,15 +269,16 @@ class _Lanes:
 
     def _new(self) -> httpx.AsyncClient:
         try:
-            return httpx.AsyncClient(
+            made: httpx.AsyncClient = self._library.AsyncClient(
                 verify=self._tls,
                 trust_env=self._trust_env,
                 follow_redirects=False,
                 # Lanes serve one run after another, so nothing of one answer goes out with another's request.
                 cookies=CookieJar(DefaultCookiePolicy(allowed_domains=())),
-                limits=httpx.Limits(max_connections=1, keepalive_expiry=KEEPALIVE_S),
+                limits=self._library.Limits(max_connections=1, keepalive_expiry=KEEPALIVE_S),
             )
-        except (ValueError, ImportError, httpx.InvalidURL):
+            return made
+        except (ValueError, ImportError, self._library.InvalidURL):
             raise Cut(PROXY_SETTING) from None  # nothing else of this comes from outside
 
 

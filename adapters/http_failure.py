@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ssl
-from typing import Final
+from functools import cache
+from typing import Any, Final
 
 import httpx
 import msgspec
@@ -30,23 +31,36 @@ class Cut(Exception):
 TIMEOUT: Final = HttpFailed("timeout", "no answer in time")
 POOL_TIMEOUT: Final = HttpFailed("pool_timeout", "no connection was free in time", unsent=True)
 
-FAILURES: Final[tuple[tuple[type[Exception], HttpFailed], ...]] = (
-    (httpx.ConnectTimeout, HttpFailed("connect_timeout", "no connection in time", unsent=True)),
-    (httpx.PoolTimeout, POOL_TIMEOUT),
-    (httpx.TimeoutException, TIMEOUT),
-    (httpx.ProxyError, HttpFailed("proxy", "the proxy refused", unsent=True)),
-    (httpx.ConnectError, HttpFailed("connect", "no connection", unsent=True)),
-    (
-        httpx.UnsupportedProtocol,
-        HttpFailed("bad_url", "the base URL can't be used", retryable=False, unsent=True),
-    ),
-    (httpx.LocalProtocolError, HttpFailed("bad_request", "the request can't be sent", retryable=False)),
-    (httpx.RemoteProtocolError, HttpFailed("connection_lost", "the answer broke off or isn't HTTP")),
-    (httpx.NetworkError, HttpFailed("connection_lost", "the connection broke")),
-    (httpx.InvalidURL, HttpFailed("bad_url", "the base URL can't be used", retryable=False, unsent=True)),
-    (httpx.HTTPError, HttpFailed("http", "the request failed")),
-)
-"""What each exception of the client means; the first row that fits. Its text is never shown: it may hold what was sent."""
+Failures = tuple[tuple[type[Exception], HttpFailed], ...]
+
+
+@cache
+def failures_of(library: Any) -> Failures:
+    """What each exception of a client's library means; the first row that fits. Its text is never shown: it may hold what was
+    sent. ``library`` is ``httpx``, or one with its names."""
+    return (
+        (library.ConnectTimeout, HttpFailed("connect_timeout", "no connection in time", unsent=True)),
+        (library.PoolTimeout, POOL_TIMEOUT),
+        (library.TimeoutException, TIMEOUT),
+        (library.ProxyError, HttpFailed("proxy", "the proxy refused", unsent=True)),
+        (library.ConnectError, HttpFailed("connect", "no connection", unsent=True)),
+        (
+            library.UnsupportedProtocol,
+            HttpFailed("bad_url", "the base URL can't be used", retryable=False, unsent=True),
+        ),
+        (library.LocalProtocolError, HttpFailed("bad_request", "the request can't be sent", retryable=False)),
+        (library.RemoteProtocolError, HttpFailed("connection_lost", "the answer broke off or isn't HTTP")),
+        (library.NetworkError, HttpFailed("connection_lost", "the connection broke")),
+        (
+            library.InvalidURL,
+            HttpFailed("bad_url", "the base URL can't be used", retryable=False, unsent=True),
+        ),
+        (library.HTTPError, HttpFailed("http", "the request failed")),
+    )
+
+
+_httpx: Any = httpx
+FAILURES: Final = failures_of(_httpx)
 
 _TLS: Final = HttpFailed(
     "tls", "the server's certificate isn't trusted, or TLS failed", retryable=False, unsent=True
@@ -60,11 +74,11 @@ CA_FILE: Final = HttpFailed(
 )
 
 
-def meaning(error: Exception) -> HttpFailed:
+def meaning(error: Exception, library: Any = httpx) -> HttpFailed:
     """The row of an exception; TLS is told from other failures to connect."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, ssl.SSLError):
-            return _TLS if isinstance(error, httpx.ConnectError) else FAILURES[-1][1]
+            return _TLS if isinstance(error, library.ConnectError) else failures_of(library)[-1][1]
         cause = cause.__cause__ or cause.__context__
-    return next(failed for kind, failed in FAILURES if isinstance(error, kind))
+    return next(failed for kind, failed in failures_of(library) if isinstance(error, kind))

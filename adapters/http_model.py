@@ -63,6 +63,7 @@ class HttpOptions(msgspec.Struct, frozen=True, kw_only=True):
     response_bytes_max: int = RESPONSE_BYTES_MAX
     idle_ms: int = IDLE_MS
     record_to: str | None = None
+    library: str = "httpx"
 
     @property
     def guarded(self) -> bool:
@@ -101,6 +102,7 @@ class HttpModel:
             response_bytes_max=options.response_bytes_max,
             trust_env=options.trust_env,
             ca_file=options.ca_file,
+            library=options.library,
         )
 
     # --- what a family says -------------------------------------------------------------------------------------------
@@ -174,8 +176,10 @@ class HttpModel:
                 # The answer is there and may have been paid for: a full disk loses the recording and nothing else.
                 logging.getLogger(__name__).warning("an exchange wasn't recorded: %s", error.strerror)
         message = self._message(turn, key, request)
+        # The two are measured by different hands, and nothing comes after the whole.
+        first_ms = min(reading.first_token_ms, reply.total_ms)
         return msgspec.structs.replace(
-            turn, total_ms=reply.total_ms, first_token_ms=reading.first_token_ms, safe_message=message
+            turn, total_ms=reply.total_ms, first_token_ms=first_ms, safe_message=message
         )
 
     async def close(self) -> None:
