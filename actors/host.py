@@ -566,8 +566,9 @@ class Host:
         at_once = 1 if self.elsewhere is None else TAKEN_UP_AT_ONCE
         for at in range(0, min(room, len(run_ids)), at_once):
             some = run_ids[at : min(at + at_once, room)]
-            await asyncio.gather(*(self.take_up(run_id) for run_id in some))
-            taken += sum(run_id in self._drivers or self._is_elsewhere(run_id) for run_id in some)
+            # A short run may have ended by the time that this looks, so it is what was taken up that counts.
+            took = await asyncio.gather(*(self.take_up(run_id) for run_id in some))
+            taken += sum(was or self._is_elsewhere(run_id) for was, run_id in zip(took, some, strict=True))
         if taken and len(run_ids) >= READY_RUNS_MAX:
             self._ready.set()  # there may be more, and nobody will tell of those again
         if not run_ids:
