@@ -11,10 +11,11 @@ import click
 import msgspec
 
 from ..eventstore.event_line import event_line
+from ..runtime.canonical import JSON
 from ..runtime.commands import CommandAnswer, Resume
 from ..runtime.errors import BoundloopError
 from ..runtime.events import AnyEvent, ModelResponded, tag_of
-from ..runtime.strict_json import parse_object
+from ..runtime.strict_json import JsonRefused, parse_object
 from .application import load_application, misfit
 from .cli_output import FAILED, LIMIT, OK, WAITING, Output, Refused
 from .cli_session import approver, error_of_answer, new_command_id, output_option
@@ -125,7 +126,7 @@ def run(
         options = application.start_options()
         if input_trust is not None:
             options["input_trust"] = input_trust
-        typed = None if given is None else parse_object(given)
+        typed = None if given is None else _typed(given)
         with application.runtime(url, take_over=take_over, reference=reference, **on_ray) as runtime:
             following = _Following(runtime, out, run_id or f"r_{uuid4().hex[:20]}")
             if run_id is None:
@@ -149,6 +150,13 @@ def run(
         return exit_code_of_result(result)
     except BoundloopError as error:
         return out.error(error)
+
+
+def _typed(given: str) -> dict[str, JSON]:
+    try:
+        return parse_object(given)
+    except JsonRefused as refused:
+        raise click.BadParameter(f"{refused}; give one JSON object", param_hint="--given") from None
 
 
 class _Following:

@@ -97,6 +97,7 @@ def test_what_a_run_is_begun_with_comes_from_the_command_line(cli: CommandLine) 
 def test_given_that_is_no_object_starts_nothing(cli: CommandLine, given: str) -> None:
     refused = cli("run", f"{APP}:reads", "Where is it?", "--given", given)
     assert refused.code == 2
+    assert "--given" in refused.err
     assert "run_started" not in refused.out
 
 
