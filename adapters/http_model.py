@@ -10,6 +10,7 @@ import asyncio
 import logging
 import os
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Final
 
@@ -72,7 +73,7 @@ class HttpOptions(msgspec.Struct, frozen=True, kw_only=True):
         return has_key and not self.insecure_http
 
 
-class HttpModel:
+class HttpModel(ABC):
     """One model behind one family's API. Pickles without its connections; a key in ``api_key`` pickles too."""
 
     family = ""
@@ -107,8 +108,9 @@ class HttpModel:
 
     # --- what a family says -------------------------------------------------------------------------------------------
 
+    @abstractmethod
     def _url_for(self, request: ModelInput) -> Secret:
-        raise NotImplementedError
+        """Where the request goes."""
 
     def _key_header(self, key: Secret) -> tuple[str, str]:
         """How the key goes along."""
@@ -118,14 +120,14 @@ class HttpModel:
         """Headers of the family's own."""
         return {}
 
+    @abstractmethod
     def _encoded(self, request: ModelInput) -> bytes:
         """The body. Raises ``CallerError`` for what can't be said in it."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def revision(self) -> str:
         """Of encoding and options: equal revisions send equal bytes for equal input."""
-        raise NotImplementedError
 
     # --- the port -----------------------------------------------------------------------------------------------------
 
