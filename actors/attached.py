@@ -24,8 +24,10 @@ from ..runtime.errors import ConflictError, StoreError
 from ..runtime.events import RunStarted
 from ..runtime.state import State
 from .fit import other_application
-from .owning import ASKED_WAIT_S_MAX, FitQuestion, WaitQuestion
+from .owning import ASKED_WAIT_S_MAX, FitQuestion, NewsQuestion, WaitQuestion
+from .provisional import Mark
 from .result import Result, result_of
+from .streaming import News
 from .waiting import StillRunning, Until
 
 PING_S: Final = 2.0
@@ -133,11 +135,19 @@ class Attached:
         """Wait until the run has more than ``after_seq`` events; False if the time was over first."""
         return bool(await self._wait(WaitQuestion(run_id, "commit", after_seq, timeout_s)))
 
+    async def news(self, run_id: str, after_seq: int, mark: Mark, timeout_s: float) -> News:
+        """As ``Owning.news``, asked of the owner."""
+        async with self._waits:
+            question = NewsQuestion(run_id, after_seq, mark, timeout_s)
+            return msgspec.msgpack.decode(await self._ask("news", question, timeout_s), type=News)
+
     async def _wait(self, question: WaitQuestion) -> bytes:
         async with self._waits:
             return await self._ask("wait", question, question.timeout_s)
 
-    async def _ask(self, kind: str, question: FitQuestion | WaitQuestion, wait_s: float = 0.0) -> bytes:
+    async def _ask(
+        self, kind: str, question: FitQuestion | WaitQuestion | NewsQuestion, wait_s: float = 0.0
+    ) -> bytes:
         try:
             async with asyncio.timeout(wait_s + ANSWER_S):
                 return await self._store.ask(kind, msgspec.msgpack.encode(question))

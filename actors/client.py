@@ -37,7 +37,7 @@ from .result import Result
 from .run_options import Permissions, StartOptions, Tools, checked_text, permissions_from
 from .secret_source import Secrets, SecretSource, settings_of
 from .serving import Word, given_by_signals
-from .streaming import Committed
+from .streaming import Committed, FollowItem
 from .waiting import StillRunning, Until
 from .watching import ProgressWatcher, Watcher
 from .wishes import CommandRefused
@@ -109,6 +109,18 @@ class AsyncRuntime:
     ) -> AsyncGenerator[Committed]:
         """As ``Runtime.stream``."""
         reading = self._embedded.stream(_id(run_id), after_seq, until)
+        try:
+            while (item := await self._on_loop(_next(reading))) is not None:
+                yield item
+        finally:
+            with contextlib.suppress(StoreError):  # closed: nothing of it is left
+                await self._on_loop(_ended(reading))
+
+    async def follow(
+        self, run_id: AnyRun, *, after_seq: int = 0, until: Until = "stop"
+    ) -> AsyncGenerator[FollowItem]:
+        """As ``Runtime.follow``."""
+        reading = self._embedded.follow(_id(run_id), after_seq, until)
         try:
             while (item := await self._on_loop(_next(reading))) is not None:
                 yield item
@@ -414,6 +426,23 @@ class Runtime:
         ``RunNotFound``, ``StoreError``.
         """
         reading = self._embedded.stream(_id(run_id), after_seq, until)
+        try:
+            while (item := self._call(_next(reading))) is not None:
+                yield item
+        finally:
+            with contextlib.suppress(StoreError):  # closed: nothing of it is left
+                self._call(_ended(reading))
+
+    def follow(self, run_id: AnyRun, *, after_seq: int = 0, until: Until = "stop") -> Generator[FollowItem]:
+        """As ``stream``, and between the events what the model writes meanwhile: ``TextDelta``, ``CallPreparing`` (a call by its
+        name alone), and ``AttemptReset`` where what was shown of an attempt is void, right before the event that says why.
+
+        All of it is provisional, stored nowhere, and given at most twenty times a second. Whoever begins while an attempt is
+        out gets its text so far as the first piece; the offsets of an attempt's pieces have no gap and no overlap. A reader that is slow gets
+        fewer and larger pieces, or none; the text that counts is in ``model_responded``. Text that nobody has judged yet is held
+        back (``Guardrails``), as is all text where something is declared to be redacted. Raises as ``stream``.
+        """
+        reading = self._embedded.follow(_id(run_id), after_seq, until)
         try:
             while (item := self._call(_next(reading))) is not None:
                 yield item

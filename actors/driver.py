@@ -111,8 +111,12 @@ class Surroundings(Protocol):
         """Committed events, in order; must not block."""
         ...
 
-    def progress(self, run_id: str, item: Progress) -> None:
-        """Provisional text and notices of the running attempt."""
+    def progress(self, run_id: str, item: Progress, after_seq: int) -> None:
+        """Provisional text and notices of the running attempt, whose request is in the log up to ``after_seq``."""
+        ...
+
+    def landed(self, run_id: str) -> None:
+        """The running attempt came to something; its event is about to be appended."""
         ...
 
     def late(self, run_id: str, report: Report) -> None:
@@ -165,6 +169,8 @@ class RunDriver:
         self._loop = asyncio.get_running_loop()
         self._turned_at = self._loop.time()
         self._stopping = False
+        self._asked: tuple[int, int, int] | None = None
+        """Turn, attempt and seq of the model request that is out."""
         guardrails = around.gate.policy.guardrails
         self._held_back = answer_checked(state) and not (guardrails is not None and guardrails.provisional)
         self._store_failures = 0
@@ -511,6 +517,7 @@ class RunDriver:
                 case RequestModel():
                     adapter = self.around.adapter_for(state)
                     secrets = self.around.gate.secrets
+                    self._asked = (order.turn, order.attempt, state.seq)
                     self._out.request_model(order, adapter, state, now, self._progress, secrets)
                 case Execute() if ending:
                     # Its intent and the end came in one step: it was never out, and stays so.
@@ -541,6 +548,9 @@ class RunDriver:
 
     def _land(self, order: Order, command: Command) -> None:
         """An order's observation arrived."""
+        if type(order) is RequestModel:
+            self._asked = None
+            self.around.landed(self.state.run_id)
         self._out.landed(order)
         self._inbox.append((command, None))
         self._ring()
@@ -567,11 +577,14 @@ class RunDriver:
         self._land(order, report.executed)
 
     def _progress(self, item: Progress) -> None:
+        asked = self._asked
+        if asked is None or (item.turn, item.attempt) != asked[:2]:
+            return  # of no attempt that is out
         if type(item) is TextDelta and self._held_back:
             return  # nobody has judged it
         secrets = self.around.gate.secrets
         if secrets is None or secrets.may_be_shown(item):
-            self.around.progress(self.state.run_id, item)
+            self.around.progress(self.state.run_id, item, asked[2])
 
     def _fail(self, error: BaseException) -> None:
         """Work of our own failed: the run stops here."""

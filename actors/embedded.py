@@ -31,9 +31,10 @@ from .host import Host
 from .loop_thread import closed
 from .owning import Owning, Parts
 from .pool_spec import Pool
+from .provisional import Mark
 from .result import Result
 from .run_options import Asked, StartOptions
-from .streaming import Committed, committed_from
+from .streaming import Committed, Follower, FollowItem, News, Page, committed_from
 from .waiting import StillRunning, Until
 from .wishes import CommandRefused
 
@@ -53,6 +54,9 @@ FINAL: Final = frozenset(("other_store", "other_actor"))
 """What no further try changes."""
 
 FOLLOW_S: Final = 10.0
+
+PIECE_S: Final = 1 / 20
+"""How long after something provisional the next of it comes at the earliest; what is committed doesn't wait for that."""
 
 INBOX_ROWS_MAX: Final = 1_000
 
@@ -86,6 +90,8 @@ class Serving(Protocol):
     async def result(self, run_id: str, timeout_s: float | None, until: Until) -> Result: ...
 
     async def committed_after(self, run_id: str, after_seq: int, timeout_s: float) -> bool: ...
+
+    async def news(self, run_id: str, after_seq: int, mark: Mark, timeout_s: float) -> News: ...
 
     async def close(self) -> None: ...
 
@@ -434,25 +440,65 @@ class Embedded:
         """Committed events from ``after_seq`` on, until the run rests or stops."""
         row_seq = 0
         while True:
-            seen, read = after_seq, row_seq
-            page = await self._with(
-                lambda serving: committed_from(serving.store, run_id, seen, read, until)  # noqa: B023  awaited here
-            )
+            read = row_seq
+            page = await self._page(run_id, after_seq, read, until)
             row_seq = page.row_seq
             for item in page.items:
                 after_seq = item.seq
                 yield item
             if page.over:
                 return
-            if page.row_seq == read and not await self._grown(run_id, read):
-                # Whether anybody can carry it on is asked now and then, or a stream could wait for ever.
-                with contextlib.suppress(StillRunning):
-                    await self.result(run_id, 0.0, until)
+            if row_seq == read and not await self._grown(run_id, read, FOLLOW_S):
+                await self._insist_on_a_host(run_id, until)
 
-    async def _grown(self, run_id: str, after_seq: int) -> bool:
-        """Wait for an append; False if none came within ``FOLLOW_S``."""
+    async def follow(self, run_id: str, after_seq: int, until: Until) -> AsyncGenerator[FollowItem]:
+        """As ``stream``, with what is provisional of the attempt that is out."""
+        time = asyncio.get_running_loop().time
+        follower = Follower()
+        row_seq, due = 0, time()
+        while True:
+            read = row_seq
+            page = await self._page(run_id, after_seq, read, until)
+            row_seq = page.row_seq
+            for item in page.items:
+                after_seq = item.seq
+                reset = follower.reset_before(item.event)
+                if reset is not None:
+                    yield reset
+                yield item
+            if page.over:
+                return
+            if row_seq != read or (due > time() and await self._grown(run_id, read, due - time())):
+                continue
+            news = await self._news(run_id, read, follower.mark)
+            pieces = follower.take(news.shown, after_seq)
+            for piece in pieces:
+                yield piece
+            if pieces:
+                due = time() + PIECE_S
+            elif not news.grown:
+                await self._insist_on_a_host(run_id, until)
+
+    async def _page(self, run_id: str, after_seq: int, row_seq: int, until: Until) -> Page:
         return await self._with(
-            lambda serving: serving.committed_after(run_id, after_seq, FOLLOW_S), within_s=None
+            lambda serving: committed_from(serving.store, run_id, after_seq, row_seq, until)
+        )
+
+    async def _insist_on_a_host(self, run_id: str, until: Until) -> None:
+        """Whether anybody can carry it on is asked now and then, or a reader could wait for ever."""
+        with contextlib.suppress(StillRunning):
+            await self.result(run_id, 0.0, until)
+
+    async def _grown(self, run_id: str, after_seq: int, timeout_s: float) -> bool:
+        """Wait for an append; False if none came in time."""
+        return await self._with(
+            lambda serving: serving.committed_after(run_id, after_seq, timeout_s), within_s=None
+        )
+
+    async def _news(self, run_id: str, after_seq: int, mark: Mark) -> News:
+        """Wait for an append, or for something that is shown."""
+        return await self._with(
+            lambda serving: serving.news(run_id, after_seq, mark, FOLLOW_S), within_s=None
         )
 
 

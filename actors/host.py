@@ -51,7 +51,7 @@ from ..runtime.errors import (
     OwnedError,
     StoreError,
 )
-from ..runtime.events import AnyEvent, RunStarted
+from ..runtime.events import AnyEvent, ModelFailed, ModelResponded, RunStarted
 from ..runtime.fold import begin
 from ..runtime.orders import wake_at_ms
 from ..runtime.policy import Policy
@@ -62,6 +62,7 @@ from .driver import RunDriver
 from .execution import Report
 from .executors import GRACE_MS, Executors, ToolExecutors
 from .fit import Fit, definition_changes, other_application
+from .provisional import Mark, Provisional, Shown
 from .secret_source import Secrets
 from .watching import Watchers
 
@@ -119,6 +120,10 @@ class Elsewhere(Protocol):
         """The answer of the host that has the run; None if none of them has it (any more)."""
         ...
 
+    async def shown(self, run_id: str, mark: Mark, timeout_s: float) -> Shown | None:
+        """What the host that has the run shows since ``mark``; None if none of them has it, or it is going away."""
+        ...
+
 
 class Host:
     """Everything of one process. Made and used on one event loop: ``open``, then ``start_run``/``submit``, ``close``.
@@ -153,6 +158,7 @@ class Host:
         self.adapter = adapter
         self.fit = Fit(application, toolbox, adapter, secrets)
         self.watchers = Watchers()
+        self.provisional = Provisional()
         self.parked_watchers: list[Callable[[str, State], None]] = []
         self.refused_watchers: list[Callable[[str, BaseException], None]] = []
         self.failed_watchers: list[Callable[[BaseException], None]] = []
@@ -201,6 +207,7 @@ class Host:
             task.cancel()
         await asyncio.gather(*self._background, return_exceptions=True)
         await self._stop_drivers()
+        self.provisional.end()
         for task in self._beside:
             task.cancel()
         await asyncio.gather(*self._beside, return_exceptions=True)
@@ -230,11 +237,28 @@ class Host:
 
     def publish(self, run_id: str, state: State, events: tuple[AnyEvent, ...], first_seq: int) -> None:
         """Committed events to whoever watches."""
+        if any(isinstance(event, ModelResponded | ModelFailed) for event in events):
+            self.provisional.over(run_id)
+        else:
+            self.provisional.tell(run_id)
         self.watchers.committed(run_id, state, events, first_seq)
 
-    def progress(self, run_id: str, item: Progress) -> None:
-        """Provisional notices to whoever watches."""
+    def progress(self, run_id: str, item: Progress, after_seq: int) -> None:
+        """Provisional notices to whoever watches or follows."""
+        self.provisional.add(run_id, item, after_seq)
         self.watchers.progressed(run_id, item)
+
+    def landed(self, run_id: str) -> None:
+        """What was shown of the running attempt is about to be settled."""
+        self.provisional.landed(run_id)
+
+    async def shown(self, run_id: str, mark: Mark, timeout_s: float) -> Shown:
+        """What the run showed since ``mark``, wherever it is; as ``Provisional.after``."""
+        if run_id not in self._drivers and self.elsewhere is not None:
+            shown = await self.elsewhere.shown(run_id, mark, timeout_s)
+            if shown is not None:
+                return shown
+        return await self.provisional.after(run_id, mark, timeout_s)
 
     def switched_off(self, tenant: str, tool: str) -> str:
         """The scope of a kill switch that is on for this tenant and tool; empty if none is. Whichever process turned
@@ -340,6 +364,7 @@ class Host:
                 self.beside(self._submit_again(run_id, command, answer))  # type: ignore[arg-type]  # only outside commands carry an answer
 
     def _let_go(self, run_id: str, state: State) -> None:
+        self.provisional.over(run_id)
         due_ms = wake_at_ms(state)
         if due_ms is not None and due_ms < self._sleeps_until_ms:
             # Parked with a timer that comes before what the host sleeps for: it has to look at the index again.

@@ -36,9 +36,11 @@ from .fit import other_application
 from .following import Followers
 from .host import Elsewhere, Host
 from .loop_thread import closed
+from .provisional import Mark, Shown
 from .resting import rested_result
 from .result import Result, result_of
 from .secret_source import Secrets
+from .streaming import News
 from .waiting import StillRunning, Until, Waiters, rests
 
 LOOK_ELSEWHERE_S: Final = 2.0
@@ -120,6 +122,15 @@ class WaitQuestion(msgspec.Struct, frozen=True, array_like=True):
     run_id: str
     until: str
     after_seq: int
+    timeout_s: float
+
+
+class NewsQuestion(msgspec.Struct, frozen=True, array_like=True):
+    """What became of a run that is followed: its log behind ``after_seq``, and what it shows since ``mark``."""
+
+    run_id: str
+    after_seq: int
+    mark: Mark
     timeout_s: float
 
 
@@ -385,6 +396,23 @@ class Owning:
         """Wait until the run has more than ``after_seq`` events; False if the time was over first."""
         return await self._followers.wait(self.store, run_id, after_seq, timeout_s)
 
+    async def news(self, run_id: str, after_seq: int, mark: Mark, timeout_s: float) -> News:
+        """Wait until the run has more than ``after_seq`` events, or shows something since ``mark``; neither if the time was over
+        first. Raises ``RunNotFound``."""
+        growing = asyncio.ensure_future(self.committed_after(run_id, after_seq, timeout_s))
+        showing = asyncio.ensure_future(self.host.shown(run_id, mark, timeout_s))
+        try:
+            await asyncio.wait((growing, showing), return_when=asyncio.FIRST_COMPLETED)
+            shown = showing.result() if showing.done() else Shown(mark)
+            if shown.items:
+                return News(growing.done() and growing.result(), shown)
+            # Nothing was shown, so something else became of the run, which its log is about to say.
+            return News(await growing, shown)
+        finally:
+            for asked in (growing, showing):
+                asked.cancel()
+            await asyncio.gather(growing, showing, return_exceptions=True)
+
     # --- what is heard ---------------------------------------------------------------------------------------------
 
     def _parked(self, run_id: str, state: State) -> None:
@@ -428,7 +456,7 @@ class Owning:
 
     async def on_ask(self, kind: str, question: bytes) -> bytes:
         """The store's ``AskHandler``: questions of attached Runtimes, and of this one's own hosts elsewhere."""
-        if kind in ("attach", "fit", "wait") and not self._serves_others:
+        if kind in ("attach", "fit", "wait", "news") and not self._serves_others:
             raise _not_serving()
         match kind:
             case "attach":
@@ -437,6 +465,8 @@ class Owning:
                 return await self._asked_fit(msgspec.msgpack.decode(question, type=FitQuestion))
             case "wait":
                 return await self._asked_wait(msgspec.msgpack.decode(question, type=WaitQuestion))
+            case "news":
+                return await self._asked_news(msgspec.msgpack.decode(question, type=NewsQuestion))
             case _ if self._cluster is not None:
                 return await self._cluster.answer(kind, question)
             case _:
@@ -468,6 +498,14 @@ class Owning:
             if not self._serves_others:
                 raise _not_serving() from error  # it is for the next owner to answer
             raise
+
+    async def _asked_news(self, question: NewsQuestion) -> bytes:
+        """The encoded ``News``."""
+        timeout_s = min(max(question.timeout_s, 0.0), ASKED_WAIT_S_MAX)
+        news = await self.news(question.run_id, question.after_seq, question.mark, timeout_s)
+        if not self._serves_others:
+            raise _not_serving()
+        return msgspec.msgpack.encode(news)
 
 
 def _not_serving() -> StoreError:

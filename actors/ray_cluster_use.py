@@ -40,6 +40,7 @@ from .owning import Owning, Parts
 from .places import PlacesDoor
 from .pool_spec import Pool, closed_after_crash_ms, shapes
 from .pools import Pools
+from .provisional import Mark, Shown
 from .ray_cluster import NAMESPACE, Cluster, join, send_by_value, untyped_ray
 from .ray_dispatch import RayExecutors
 from .ray_pool_actors import RayExecutorFactory, check_options
@@ -396,6 +397,10 @@ class RayHosting:
     async def submit(self, run_id: str, command: OutsideCommand) -> CommandAnswer | None:
         """See ``Elsewhere``."""
         return await self.supervisor.submit(run_id, command)
+
+    async def shown(self, run_id: str, mark: Mark, timeout_s: float) -> Shown | None:
+        """See ``Elsewhere``."""
+        return await self.supervisor.shown(run_id, mark, timeout_s)
 
     def full(self) -> BoundloopError | None:
         """See ``HostingElsewhere``."""

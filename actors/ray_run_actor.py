@@ -33,6 +33,7 @@ from .executor_process import silence
 from .executors import ToolExecutors
 from .host import Host
 from .places import Ask, RemotePlaces
+from .provisional import Mark, Shown
 from .secret_source import Secrets
 from .shipping import HOW_TO_BE_IMPORTABLE, Shipment, unpack
 
@@ -247,6 +248,13 @@ class RunActor:
         except BoundloopError as error:
             submitted = Submitted(failure=failure_of(error))
         return msgspec.msgpack.encode(submitted)
+
+    async def shown(self, run_id: str, mark: bytes, timeout_s: float) -> bytes:
+        """An encoded ``Mark`` to the encoded ``Shown`` of what came since, within the time. Empty where the run isn't here."""
+        host, place = self._host, msgspec.msgpack.decode(mark, type=Mark)
+        if host is None or host.hosted(run_id) is None:
+            return msgspec.msgpack.encode(Shown(place))
+        return msgspec.msgpack.encode(await host.shown(run_id, place, timeout_s))
 
     async def statistics(self) -> dict[str, int]:
         """Counts of this process, for tests and doctors: runs, tasks, threads, open files."""

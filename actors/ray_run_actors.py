@@ -24,6 +24,7 @@ from ..runtime.binding import PRODUCER
 from ..runtime.commands import CommandAnswer, OutsideCommand, encode_command
 from ..runtime.errors import OwnedError, StoreError
 from .daemon_thread import on_daemon_thread
+from .provisional import Mark, Shown
 from .ray_cluster import NAMESPACE, kill_while_joined, untyped_ray
 from .ray_pool_actors import refuse_retries
 from .ray_run_actor import (
@@ -92,6 +93,11 @@ class RayRunActor:
         if submitted.failure is not None:
             raise error_of(submitted.failure)
         return None if submitted.answer is None else decode_answer(submitted.answer)
+
+    async def shown(self, run_id: str, mark: Mark, timeout_s: float) -> Shown:
+        """See ``RunActorHandle``."""
+        data: bytes = await self._handle.shown.remote(run_id, msgspec.msgpack.encode(mark), timeout_s)
+        return msgspec.msgpack.decode(data, type=Shown)
 
     async def statistics(self) -> dict[str, int]:
         """See ``RunActor.statistics``."""

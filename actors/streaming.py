@@ -1,19 +1,22 @@
-"""A run as it goes: its committed events, each exactly once and in order, whatever the reader's pace.
+"""A run as it goes: its committed events, each exactly once and in order, whatever the reader's pace; and, for a reader that
+follows, what its model writes meanwhile.
 
 A slow reader reads from the log later; nothing is buffered for it, so it loses nothing and holds up nobody.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, TypeAlias
 
 import msgspec
 
+from ..adapters.port import AttemptReset, CallPreparing, TextDelta
 from ..eventstore.codec import resolve
 from ..eventstore.history import load_run
 from ..eventstore.port import EventStore, StoredAppend
 from ..runtime.errors import HistoryRefused, RunNotFound
-from ..runtime.events import AnyEvent, RunSuspended, RunTerminated
+from ..runtime.events import AnyEvent, ModelFailed, ModelResponded, RunSuspended, RunTerminated
+from .provisional import DONE, Mark, Shown
 from .resting import rested_result
 from .waiting import Until, rests
 
@@ -27,6 +30,51 @@ class Committed(msgspec.Struct, frozen=True, kw_only=True):
     seq: int
     at_ms: int
     event: AnyEvent
+
+
+FollowItem: TypeAlias = "Committed | TextDelta | CallPreparing | AttemptReset"
+"""What a reader that follows gets: a committed event, or something provisional of the attempt that is out."""
+
+ANSWERED: Final = frozenset(("calls", "final", "paused"))
+"""The finishes whose text stands; of any other what was shown is void."""
+
+
+class Follower:
+    """One reader's place in what a run shows: which attempt it was shown how much of, and whether that still stands."""
+
+    def __init__(self) -> None:
+        self.mark = Mark()
+        self._stands = False
+
+    def take(self, shown: Shown, after_seq: int) -> tuple[TextDelta | CallPreparing, ...]:
+        """What of it is for this reader, who has read the log up to ``after_seq``: nothing while there is something to be
+        read before it."""
+        if not shown.items or shown.after_seq > after_seq:
+            return ()
+        self.mark = shown.mark
+        self._stands = True
+        return shown.items
+
+    def reset_before(self, event: AnyEvent) -> AttemptReset | None:
+        """What is to be said before this event: that what was shown is void, if it is. What became of an attempt closes it: no
+        more of it is taken."""
+        mark = self.mark
+        if isinstance(event, ModelResponded | ModelFailed):
+            self.mark = Mark(event.turn, event.attempt, DONE)
+            void = isinstance(event, ModelFailed) or event.finish not in ANSWERED
+        else:
+            void = isinstance(event, RunSuspended | RunTerminated)
+            if not void:
+                return None
+        stood, self._stands = self._stands, False
+        return AttemptReset(mark.turn, mark.attempt) if stood and void else None
+
+
+class News(msgspec.Struct, frozen=True, array_like=True):
+    """Of a run that is followed: whether its log has grown, and what was shown meanwhile."""
+
+    grown: bool
+    shown: Shown
 
 
 class Page(msgspec.Struct, frozen=True, kw_only=True):

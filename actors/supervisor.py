@@ -16,6 +16,7 @@ from ..eventstore.port import EventStore, RunRow
 from ..runtime.commands import CommandAnswer, OutsideCommand
 from ..runtime.errors import BoundloopError, StoreError
 from ..runtime.events import RunStarted
+from .provisional import Mark, Shown
 from .seats import Seating, Waiting
 
 START_BACKOFF_S: Final = (0.0, 0.5, 1.0, 2.0, 5.0, 15.0)
@@ -68,6 +69,10 @@ class RunActorHandle(Protocol):
 
     async def submit(self, run_id: str, command: OutsideCommand) -> CommandAnswer | None:
         """None: it doesn't have the run. Raises ``BoundloopError`` for what its host raised."""
+        ...
+
+    async def shown(self, run_id: str, mark: Mark, timeout_s: float) -> Shown:
+        """What the run shows since ``mark``, as ``Provisional.after``."""
         ...
 
     async def drain(self) -> None:
@@ -249,6 +254,17 @@ class Supervisor:
             raise StoreError(
                 "host_silent", "the run's host does not answer; submit again under the same id", path=run_id
             ) from error
+
+    async def shown(self, run_id: str, mark: Mark, timeout_s: float) -> Shown | None:
+        """Asked of the run actor that has the run; None if none has, or it doesn't answer: what is provisional may be lost."""
+        held = self._held(run_id)
+        if held is None:
+            return None
+        try:
+            async with asyncio.timeout(timeout_s + ANSWER_S):
+                return await held.handle.shown(run_id, mark, timeout_s)
+        except Exception:
+            return None
 
     async def _submitted(self, run_id: str, command: OutsideCommand) -> CommandAnswer | None:
         while (held := self._held(run_id)) is not None:

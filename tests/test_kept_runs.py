@@ -18,6 +18,7 @@ from tests.written_runs import TOOLS, pins_for
 from boundloop.actors import host as hosting
 from boundloop.actors.fit import Fit
 from boundloop.actors.host import RENEW_S, Host
+from boundloop.actors.provisional import Mark, Shown
 from boundloop.actors.seats import Seating
 from boundloop.actors.supervisor import LetGo, Supervisor
 from boundloop.adapters.script import say
@@ -98,6 +99,9 @@ class Adopting:
 
     async def submit(self, run_id: str, command: OutsideCommand) -> CommandAnswer | None:
         return None
+
+    async def shown(self, run_id: str, mark: Mark, timeout_s: float) -> Shown:
+        return Shown(mark)
 
     async def drain(self) -> None:
         await self.host.close()

@@ -88,6 +88,9 @@ class Here:
     async def submit(self, run_id: str, command: Any) -> None:
         return None
 
+    async def shown(self, run_id: str, mark: Any, timeout_s: float) -> None:
+        return None
+
     async def drain(self) -> None:
         self.ends.append("drain")
 

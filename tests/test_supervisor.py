@@ -13,6 +13,7 @@ from tests.stepped_loop import SteppedLoop
 from tests.written_runs import pins_for
 
 from boundloop.actors import seats
+from boundloop.actors.provisional import Mark, Shown
 from boundloop.actors.seats import Seating
 from boundloop.actors.supervisor import (
     ADOPT_S,
@@ -25,6 +26,7 @@ from boundloop.actors.supervisor import (
     LetGo,
     Supervisor,
 )
+from boundloop.adapters.port import TextDelta
 from boundloop.eventstore.admission import create_unhosted
 from boundloop.eventstore.memory import MemoryStore
 from boundloop.eventstore.port import Acquired, HostRow
@@ -112,6 +114,10 @@ class FakeActor:
     async def submit(self, run_id: str, command: OutsideCommand) -> CommandAnswer | None:
         await self._call("submit")
         return CommandAnswer(accepted=True, seq=7) if run_id in self.has else None
+
+    async def shown(self, run_id: str, mark: Mark, timeout_s: float) -> Shown:
+        await self._call("shown")
+        return Shown(mark, 1, (TextDelta(1, 1, 0, self.name),)) if run_id in self.has else Shown(mark)
 
     async def drain(self) -> None:
         await self._call("drain")
@@ -604,6 +610,37 @@ def test_what_the_runs_host_raises_is_what_the_caller_gets() -> None:
         stage.with_run("r1").submit = submit  # type: ignore[method-assign]  # its host refuses
         with pytest.raises(ConflictError, match="run_contended"):
             await stage.supervisor.submit("r1", CANCEL)
+
+    play(test)
+
+
+def test_what_a_run_shows_is_asked_of_its_actor_and_lost_with_it() -> None:
+    async def test(stage: Stage) -> None:
+        await stage.open(warm=1, solo_max=1)
+        await stage.run("r1")
+        actor = stage.with_run("r1")
+        shown = await stage.supervisor.shown("r1", Mark(), 1.0)
+        assert shown == Shown(Mark(), 1, (TextDelta(1, 1, 0, actor.name),))
+        assert await stage.supervisor.shown("r2", Mark(), 1.0) is None, "nobody has it"
+        actor.die()
+        assert await stage.supervisor.shown("r1", Mark(), 1.0) is None
+
+    play(test)
+
+
+def test_an_actor_that_does_not_say_what_a_run_shows_is_not_waited_for_longer() -> None:
+    async def test(stage: Stage) -> None:
+        await stage.open(warm=1, solo_max=1)
+        await stage.run("r1")
+
+        async def shown(run_id: str, mark: Mark, timeout_s: float) -> Shown:
+            answer: asyncio.Future[Shown] = stage.loop.create_future()
+            return await answer
+
+        stage.with_run("r1").shown = shown  # type: ignore[method-assign]  # renews, but doesn't answer
+        asked = asyncio.ensure_future(stage.supervisor.shown("r1", Mark(), 1.0))
+        await stage.loop.advance(int((1.0 + ANSWER_S) * 1_000) + 10)
+        assert await asked is None
 
     play(test)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import logging
 import os
@@ -19,6 +20,7 @@ import pytest
 import ray as real_ray
 from examples.far_side import FarSide
 from tests.attach_play import half_of, on_loop
+from tests.model_server import speaking
 from tests.ray.run_actor_play import (
     LIMITS,
     WITHIN_S,
@@ -34,10 +36,12 @@ from tests.ray.run_actor_play import (
     supervisor_of,
     until,
 )
+from tests.test_follow import Reader, Writer
 
 from boundloop.actors import ray_run_actors
 from boundloop.actors.client import CommandRefused, Runtime, StillRunning
-from boundloop.adapters import ScriptedModel, say
+from boundloop.adapters import OpenAIChat, ScriptedModel, say
+from boundloop.adapters.port import AttemptReset
 from boundloop.runtime import events as e
 from boundloop.runtime.errors import BoundloopError, DeclarationError, StoreError
 
@@ -92,6 +96,38 @@ def events(runtime: Runtime, run_id: str) -> list[e.AnyEvent]:
 
 def effects(far: FarSide) -> dict[str, int]:
     return far.counts()["effects"]
+
+
+@pytest.mark.asyncio
+async def test_what_a_model_writes_in_a_run_actor_is_shown_to_whoever_follows_from_whenever(
+    cluster: None, tmp_path: Path
+) -> None:
+    write = Writer("Half of ", "an answer.", breaks=1)
+    async with (
+        speaking(write) as server,
+        Runtime(
+            store=f"sqlite:///{tmp_path}/runs.db",
+            model=OpenAIChat(model="m", base_url=server.url, stream=True),
+            ray="require",
+            name="follow",
+            run_actors=1,
+        ) as runtime,
+    ):
+        run = await runtime.aio.start("go", limits=LIMITS)
+        first = Reader(runtime.aio.follow(run))
+        await first.until(lambda: first.shown() == "Half of ", WITHIN_S)
+        assert await asyncio.to_thread(host_with, runtime, run.run_id) != os.getpid()
+        write.go_on.set()
+        await first.until(lambda: first.shown(1, 2) == "Half of ", WITHIN_S)
+        late = Reader(runtime.aio.follow(run))
+        await late.until(lambda: late.shown(1, 2) == "Half of ", WITHIN_S)
+        write.go_on.set()
+        await first.all()
+        await late.all()
+        last = (await runtime.aio.state(run)).seq
+    assert first.seqs() == late.seqs() == list(range(1, last + 1))
+    assert [item for item in first.items if isinstance(item, AttemptReset)] == [AttemptReset(1, 1)]
+    assert not any(isinstance(item, AttemptReset) for item in late.items)
 
 
 # --- one after the other ---------------------------------------------------------------------------------------------
