@@ -13,7 +13,7 @@ from ..runtime.errors import HistoryRefused, LogDamaged
 from .cli_inbox_rows import INBOX_COLUMNS, print_row, row_view
 from .cli_output import DAMAGED, OK, Refused
 from .cli_session import Session, approver, new_command_id, on_store, say_who_goes_on
-from .cli_text import safe_json, safe_text, shown_json
+from .cli_text import quoted, safe_json, safe_text, shown_json
 
 if TYPE_CHECKING:
     from ..eventstore.codec import Recorded
@@ -31,9 +31,10 @@ _is_approval_id = re.compile(r"ap_[0-9a-f]{16}").fullmatch
 @click.option("--kind", type=click.Choice(["approval", "question", "stop", "unknown"]), help="Only these.")
 @click.option("--tenant")
 @click.option("--limit", type=click.IntRange(1, 1_000), default=50, show_default=True)
+@click.option("--after", default="", metavar="PLACE", help="Go on where the page before ended.")
 @on_store
 async def inbox(
-    session: Session, root_id: str | None, kind: Kind | None, tenant: str | None, limit: int
+    session: Session, root_id: str | None, kind: Kind | None, tenant: str | None, limit: int, after: str
 ) -> int:
     """What waits for a person: approvals with what would be done, questions, effects of which nobody knows, and runs that
     stopped, with what lifts them."""
@@ -41,7 +42,9 @@ async def inbox(
 
     out = session.out
     kinds = KINDS if kind is None else frozenset((kind,))
-    found = await gather_inbox(session.store, tenant=tenant, root_id=root_id, kinds=kinds, limit=limit)
+    found = await gather_inbox(
+        session.store, tenant=tenant, root_id=root_id, kinds=kinds, limit=limit, after=after
+    )
     for run_id, error in found.unread:
         out.alarm(f"DAMAGED: run {safe_text(run_id)}, nothing of it can be decided: {safe_text(error)}")
     if out.form == "table":
@@ -55,7 +58,7 @@ async def inbox(
         ]
         out.rows(INBOX_COLUMNS, [*damaged, *(row_view(row) for row in found.rows)])
     if found.truncated:
-        out.note("There are more: raise --limit, or choose with --root, --kind or --tenant.")
+        out.note(f"There are more: --after {quoted(found.after)}")
     return DAMAGED if found.unread else OK
 
 

@@ -8,9 +8,11 @@ import click
 
 from ..runtime.errors import CallerError, LogDamaged
 from ..runtime.orders import ShownPhase
+from ..runtime.stops import Outcome
 from .cli_output import OK
 from .cli_session import Session, on_store
 from .cli_text import cut, safe_text, span, when
+from .cli_time import MOMENT
 
 LOG_LINES_DEFAULT = 1_000
 
@@ -24,36 +26,53 @@ def runs() -> None:
 @click.option(
     "--status", type=click.Choice(get_args(ShownPhase)), metavar="STATUS", help="As the list shows it."
 )
+@click.option("--outcome", type=click.Choice(get_args(Outcome)))
 @click.option("--tenant")
 @click.option("--agent")
 @click.option("--operation", "operation_id", metavar="ID")
 @click.option("--root", "root_id", metavar="RUN", help="Runs of one tree.")
 @click.option("--waiting-for", metavar="PREFIX", help="approval, key, child, timer or person.")
+@click.option(
+    "--created-since", type=MOMENT, metavar="TIME", help="Such as 2026-01-31T12:00Z (UTC), or 24h: ago."
+)
+@click.option("--created-until", type=MOMENT, metavar="TIME", help="Before then.")
+@click.option("--updated-since", type=MOMENT, metavar="TIME", help="Whose last event is from then on.")
+@click.option("--updated-until", type=MOMENT, metavar="TIME", help="Whose last event is before then.")
 @click.option("--limit", type=click.IntRange(1, 1_000), default=50, show_default=True)
 @click.option("--after", default="", metavar="RUN", help="Go on after the last run of the page before.")
 @on_store
 async def list_runs(
     session: Session,
     status: str | None,
+    outcome: str | None,
     tenant: str | None,
     agent: str | None,
     operation_id: str | None,
     root_id: str | None,
     waiting_for: str | None,
+    created_since: int | None,
+    created_until: int | None,
+    updated_since: int | None,
+    updated_until: int | None,
     limit: int,
     after: str,
 ) -> int:
-    """Runs, the newest first."""
+    """Runs, the newest first. All filters that are given must fit."""
     from ..eventstore.port import RunFilter
     from .cli_run_view import RUN_COLUMNS, row_view
 
     where = RunFilter(
         status=status,
+        outcome=outcome,
         tenant=tenant,
         agent=agent,
         operation_id=operation_id,
         root_id=root_id,
         waiting_for_prefix=waiting_for,
+        created_since_ms=created_since,
+        created_until_ms=created_until,
+        updated_since_ms=updated_since,
+        updated_until_ms=updated_until,
         after=after,
         limit=limit + 1,
     )

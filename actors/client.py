@@ -230,10 +230,11 @@ class AsyncRuntime:
         kind: Kind | None = None,
         tenant: str | None = None,
         limit: int = 100,
+        after: str = "",
     ) -> Inbox:
         """As ``Runtime.inbox``."""
         root_id = None if root is None else _id(root)
-        return await self._on_loop(self._embedded.inbox(root_id, kind, tenant, limit))
+        return await self._on_loop(self._embedded.inbox(root_id, kind, tenant, limit, after))
 
     async def switch(self, scope: str, target: str = "", *, on: bool, by: str, reason: str = "") -> None:
         """As ``Runtime.switch``."""
@@ -573,11 +574,13 @@ class Runtime:
         kind: Kind | None = None,
         tenant: str | None = None,
         limit: int = 100,
+        after: str = "",
     ) -> Inbox:
         """What waits for a person in this store, or in the tree of one run: ``approval``, ``question``, ``unknown`` and
-        ``stop`` rows (``eventstore.inbox.InboxRow``), at most ``limit`` (1 to 1,000), the oldest of them first."""
+        ``stop`` rows (``eventstore.inbox.InboxRow``), at most ``limit`` (1 to 1,000), the oldest of them first. ``after``: the ``after`` of the page
+        before."""
         root_id = None if root is None else _id(root)
-        return self._call(self._embedded.inbox(root_id, kind, tenant, limit))
+        return self._call(self._embedded.inbox(root_id, kind, tenant, limit, after))
 
     def switch(self, scope: str, target: str = "", *, on: bool, by: str, reason: str = "") -> None:
         """Turn a kill switch: ``global``, ``tenant`` or ``tool`` (its name in ``target``). Effects see it at once."""

@@ -335,8 +335,11 @@ class Embedded:
             raise CommandRefused(answer.code, answer.message, path=run_id)
         return answer.seq
 
-    async def inbox(self, root_id: str | None, kind: Kind | None, tenant: str | None, limit: int) -> Inbox:
-        """What waits for a person; raises ``DeclarationError`` for another kind, or a limit out of bounds, and ``RunNotFound``."""
+    async def inbox(
+        self, root_id: str | None, kind: Kind | None, tenant: str | None, limit: int, after: str
+    ) -> Inbox:
+        """What waits for a person; raises ``DeclarationError`` for another kind, or a limit out of bounds, and as
+        ``gather_inbox``."""
         if kind is not None and kind not in KINDS:
             raise DeclarationError("option_value", f"one of {', '.join(sorted(KINDS))}", path="kind")
         if type(limit) is not int or not 1 <= limit <= INBOX_ROWS_MAX:
@@ -344,7 +347,7 @@ class Embedded:
         kinds = KINDS if kind is None else frozenset((kind,))
         return await self._with(
             lambda serving: gather_inbox(
-                serving.store, tenant=tenant, root_id=root_id, kinds=kinds, limit=limit
+                serving.store, tenant=tenant, root_id=root_id, kinds=kinds, limit=limit, after=after
             )
         )
 

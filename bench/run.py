@@ -2,7 +2,7 @@
 
 w1 tool steps a second · w2 a new process takes a run over · w3 short runs a second · w4 rebuild from the store ·
 w5 parked runs · tree runs a second in trees of agents · core the pure core alone · store appends against their
-floors · layers where a step's time goes
+floors · lists runs list with each filter · layers where a step's time goes
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def _options() -> argparse.ArgumentParser:
         default="sqlite",
         help="null keeps nothing (w1); postgres starts a server (w1)",
     )
-    add("--runs", type=_positive, help="runs at once (w1, store), runs in all (w3, w5), trees (tree)")
+    add("--runs", type=_positive, help="runs at once (w1, store), runs in all (w3, w5, lists), trees (tree)")
     add("--steps", type=_positive, help="tool steps a run (w1, w2, w4, core, layers)")
     add("--repeat", type=_positive, default=3, help="fresh measurements; the median is shown")
     add("--raw", action="store_true", help="store: SQLite and PostgreSQL, against raw sqlite3 and asyncpg")
@@ -164,6 +164,12 @@ def _store(given: Given, folder: str) -> Results:
         yield from against_raw(folder, seconds=given.seconds, repeat=given.repeat)
 
 
+def _lists(given: Given, folder: str) -> Results:
+    from bench.lists import lists_of_runs
+
+    yield from lists_of_runs(folder, runs=given.runs or 100_000)
+
+
 def _layers(given: Given, folder: str) -> Results:
     from bench.layers import step_layers
 
@@ -180,6 +186,7 @@ WORKLOADS: dict[str, Callable[[Given, str], Results]] = {
     "tree": _tree,
     "core": _core,
     "store": _store,
+    "lists": _lists,
     "layers": _layers,
 }
 

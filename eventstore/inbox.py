@@ -8,7 +8,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from ..runtime.errors import RunNotFound, StoreError
+from ..runtime.errors import CallerError, RunNotFound, StoreError
 from ..runtime.events import UnknownBelow
 from ..runtime.questions import answerable_until_ms
 from ..runtime.state import ApprovalState, CallState, QuestionState, State
@@ -72,11 +72,12 @@ class InboxRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Inbox(msgspec.Struct, frozen=True, kw_only=True):
-    """``truncated``: there is more than was asked for. ``unread``: runs that are damaged or can't be read, with what is
+    """``truncated``: there is more than was asked for; ``after`` is what ``gather_inbox`` goes on with. ``unread``: runs that are damaged or can't be read, with what is
     wrong; nothing of them is offered for a decision."""
 
     rows: tuple[InboxRow, ...]
     truncated: bool = False
+    after: str = ""
     unread: tuple[tuple[str, str], ...] = ()
 
 
@@ -186,19 +187,25 @@ async def gather_inbox(
     root_id: str | None = None,
     kinds: AbstractSet[Kind] = KINDS,
     limit: int = 100,
+    after: str = "",
 ) -> Inbox:
-    """The inbox of a tenant or of a tree of runs: the ``limit`` oldest rows of these ``kinds``, oldest first.
+    """The inbox of a tenant or of a tree of runs: the ``limit`` oldest rows of these ``kinds``, oldest first. ``after``: only
+    what stands behind the place that a page before named, whatever was decided since.
 
     Each log is checked against its chain first. A run that is damaged or can't be read is named and doesn't hide the
     others. Runs are read in the order in which they were created, and none once all rows to be shown are older than it.
-    Raises ``RunNotFound`` for a ``root_id`` that no run has: that nothing waits below it would be no answer.
+    Raises ``RunNotFound`` for a ``root_id`` that no run has: that nothing waits below it would be no answer; ``CallerError``
+    (``bad_cursor``) for an ``after`` that no page named.
     """
+    place = _place(after)
     if root_id is not None and await store.run(root_id) is None:
         raise RunNotFound(root_id)
     rows: list[InboxRow] = []
     unread: list[tuple[str, str]] = []
     pins = PinsCache()
-    for created_at_ms, run_id in sorted(await _candidates(store, tenant, root_id, kinds)):
+    for created_at_ms, run_id, updated_at_ms in sorted(await _candidates(store, tenant, root_id, kinds)):
+        if updated_at_ms < place[0]:
+            continue  # whatever it asks for, it asked before that place
         if len(rows) > limit and rows[limit].since_ms < created_at_ms:
             break
         try:
@@ -214,11 +221,31 @@ async def gather_inbox(
         rows += [
             await _in_its_tree(store, state, row, read.row.root_id, pins)
             for row in asked
-            if row.kind in kinds
+            if row.kind in kinds and _sort_key(row) > place
         ]
-        rows.sort(key=lambda row: (row.since_ms, row.run_id, row.call))
+        rows.sort(key=_sort_key)
         del rows[limit + 1 :]  # one more than is shown says that there is more
-    return Inbox(rows=tuple(rows[:limit]), truncated=len(rows) > limit, unread=tuple(unread))
+    if len(rows) <= limit:
+        return Inbox(rows=tuple(rows), unread=tuple(unread))
+    del rows[limit:]
+    since_ms, run_id, call = _sort_key(rows[-1])
+    return Inbox(rows=tuple(rows), truncated=True, after=f"{since_ms}/{call}/{run_id}", unread=tuple(unread))
+
+
+def _sort_key(row: InboxRow) -> tuple[int, str, str]:
+    """A row's place in the inbox: no other row has it."""
+    return row.since_ms, row.run_id, row.call
+
+
+def _place(after: str) -> tuple[int, str, str]:
+    """The place that a page named; one before all if none did."""
+    if not after:
+        return -1, "", ""
+    since_ms, _, rest = after.partition("/")
+    call, _, run_id = rest.partition("/")
+    if not (since_ms.isascii() and since_ms.isdecimal() and len(since_ms) < 20 and run_id):
+        raise CallerError("bad_cursor", "no page of the inbox named this place", path=after[:100])
+    return int(since_ms), run_id, call
 
 
 async def _in_its_tree(
@@ -242,9 +269,9 @@ _ASKING: Final[tuple[tuple[str, Kind], ...]] = (
 
 async def _candidates(
     store: EventStore, tenant: str | None, root_id: str | None, kinds: AbstractSet[Kind]
-) -> list[tuple[int, str]]:
+) -> list[tuple[int, str, int]]:
     """All runs whose index or whose ledger rows say that a person is asked for, each with the time of its creation, before
-    which it asked for nothing."""
+    which it asked for nothing, and of its last change, since when it asked for nothing more."""
     filters = [
         RunFilter(waiting_for_prefix=prefix, tenant=tenant, limit=PAGE_RUNS)
         for prefix, kind in _ASKING
@@ -252,19 +279,21 @@ async def _candidates(
     ]
     if "stop" in kinds:
         filters.append(RunFilter(status="suspended", tenant=tenant, limit=PAGE_RUNS))
-    found: dict[str, int] = {}
+    found: dict[str, tuple[int, int]] = {}
     for wanted in filters:
         after = ""
         while page := await store.runs(msgspec.structs.replace(wanted, after=after)):
-            found |= {row.run_id: row.created_at_ms for row in page if _belongs(row, root_id)}
+            found |= {
+                row.run_id: (row.created_at_ms, row.updated_at_ms) for row in page if _belongs(row, root_id)
+            }
             if len(page) < PAGE_RUNS:
                 break
             after = page[-1].run_id
     for effect in await store.unknown_effects(tenant, EFFECTS_MAX) if "unknown" in kinds else ():
         row = None if effect.run_id in found else await store.run(effect.run_id)
         if row is not None and _belongs(row, root_id):
-            found[row.run_id] = row.created_at_ms
-    return [(created_at_ms, run_id) for run_id, created_at_ms in found.items()]
+            found[row.run_id] = row.created_at_ms, row.updated_at_ms
+    return [(created, run_id, updated) for run_id, (created, updated) in found.items()]
 
 
 def _belongs(row: RunRow, root_id: str | None) -> bool:

@@ -397,8 +397,15 @@ def _matches(row: RunRow, where: RunFilter) -> bool:
     return (
         where.tenant in (None, row.tenant)
         and where.status in (None, row.index.status)
+        and where.outcome in (None, row.index.outcome)
         and where.agent in (None, row.agent)
         and where.operation_id in (None, row.operation_id)
         and where.root_id in (None, row.root_id)
         and (where.waiting_for_prefix is None or row.index.waiting_for.startswith(where.waiting_for_prefix))
+        and _is_between(row.created_at_ms, where.created_since_ms, where.created_until_ms)
+        and _is_between(row.updated_at_ms, where.updated_since_ms, where.updated_until_ms)
     )
+
+
+def _is_between(at_ms: int, since_ms: int | None, until_ms: int | None) -> bool:
+    return (since_ms is None or at_ms >= since_ms) and (until_ms is None or at_ms < until_ms)

@@ -179,14 +179,20 @@ AcquireAnswer = Acquired | Owned | NotFound
 
 
 class RunFilter(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """All given fields must match. ``after`` is the run_id that the last page ended with. Newest first."""
+    """All given fields must match. ``after`` is the run_id that the last page ended with. Newest first: a run that changes
+    between two pages keeps its place. Times are store time, *since* inclusive, *until* exclusive."""
 
     tenant: str | None = None
     status: str | None = None
+    outcome: str | None = None
     agent: str | None = None
     operation_id: str | None = None
     waiting_for_prefix: str | None = None
     root_id: str | None = None
+    created_since_ms: int | None = None
+    created_until_ms: int | None = None
+    updated_since_ms: int | None = None
+    updated_until_ms: int | None = None
     after: str = ""
     limit: int = 100
 

@@ -8,6 +8,7 @@ import msgspec
 
 from ..runtime.ledger import RunIndex
 from .port import HostRow, RunFilter, RunRow, StoredAppend, Switch
+from .run_pages import beginning, branches
 from .text_columns import from_column, to_column
 
 _RUN_COLUMNS: Final = (
@@ -15,6 +16,15 @@ _RUN_COLUMNS: Final = (
     "outcome, reason, waiting_for, to_json(waiting_keys)::text AS waiting_keys, wake_at_ms, owner, ready_at_ms, damaged"
 )
 """The keys as JSON: for an array of bytea the driver would first ask the server what that is."""
+
+_IN_ITS_INDEX: Final = {
+    "operation_id": ("operation_id <> ''",),
+    "root_id": ("root_id <> ''",),
+    "waiting_for": ("waiting_for <> ''",),
+    "outcome": ("outcome <> ''",),
+    "rested_at_ms": ("rested_at_ms IS NOT NULL",),
+}
+"""What a partial index holds, said so that the server uses it."""
 
 _keys = msgspec.json.Decoder(list[str]).decode
 
@@ -107,26 +117,33 @@ HOLD_GROUPS: Final = (
 
 def runs_query(where: RunFilter, after_key: int | None) -> tuple[str, list[object]]:
     """A page of runs, newest first, and its values."""
-    tests: list[str] = ["true"]
     values: list[object] = []
 
     def value(of: object) -> str:
         values.append(of)
         return f"${len(values)}"
 
-    for column in ("tenant", "status", "agent", "operation_id", "root_id"):
-        wanted: str | None = getattr(where, column)
-        if wanted is not None:
-            tests.append(f"{column} = {value(to_column(wanted))}")
-            if wanted and column in ("operation_id", "root_id"):
-                tests.append(f"{column} <> ''")  # lets the server use the partial index
-    if where.waiting_for_prefix:
-        tests.append(f"starts_with(waiting_for, {value(to_column(where.waiting_for_prefix))})")
-        tests.append("waiting_for <> ''")
-    if after_key is not None:
-        tests.append(f"run_key < {value(after_key)}")
-    query = f"SELECT {_RUN_COLUMNS} FROM runs WHERE {' AND '.join(tests)} ORDER BY run_key DESC LIMIT "
-    return query + value(where.limit), values
+    limit = value(where.limit)
+    before = "true" if after_key is None else f"run_key < {value(after_key)}"
+    pages: list[str] = []
+    for branch in branches(where):
+        tests = [
+            f"{test.column} {test.operator} {value(test.value)}"
+            for condition in branch.tests
+            for test in beginning(condition, to_column)
+        ]
+        tests += [*_IN_ITS_INDEX.get(branch.lead, ()), before]
+        # Where the index isn't in the order of the keys, the server must not go by theirs: it would look for a page of rare
+        # runs through all.
+        key = "run_key" if branch.in_order else "run_key + 0"
+        pages.append(
+            f"(SELECT run_key FROM runs WHERE {' AND '.join(tests)} ORDER BY {key} DESC LIMIT {limit})"
+        )
+    query = (
+        f"SELECT {_RUN_COLUMNS} FROM runs WHERE run_key = ANY (ARRAY({' UNION ALL '.join(pages)})) "
+        f"ORDER BY run_key DESC LIMIT {limit}"
+    )
+    return query, values
 
 
 def run_row(row: Any) -> RunRow:

@@ -30,7 +30,7 @@ from .port import (
     Switch,
 )
 
-PROTOCOL_VERSION = 4
+PROTOCOL_VERSION = 5
 
 FRAME_BYTES_MAX = BLOB_BYTES_MAX + 2 * 1024 * 1024
 """The largest blob and what travels with it. A longer frame ends the connection."""

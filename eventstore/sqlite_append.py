@@ -35,6 +35,7 @@ from .rules import (
     settled,
     settling_needs_earlier,
 )
+from .run_pages import rest_of
 
 BLOB_PART_BYTES = 256 * 1024
 """A blob is stored in parts of this size."""
@@ -42,18 +43,18 @@ BLOB_PART_BYTES = 256 * 1024
 CACHED_RUNS_MAX = 20_000
 
 _GO_ON = (
-    "UPDATE runs SET seq = ?, head = ?, updated_at_ms = ?, status = ?, outcome = ?, reason = ? "
+    "UPDATE runs SET seq = ?, head = ?, updated_at_ms = ?, status = ?, reason = ? "
     "WHERE run_key = ? AND epoch = ? AND seq = ? AND head = ?"
 )
 _MOVE = (
-    "UPDATE runs SET seq = ?, head = ?, updated_at_ms = ?, status = ?, outcome = ?, reason = ?, "
-    "waiting_for = ?, wake_at_ms = ?, owner = ?, ready_at_ms = ? "
+    "UPDATE runs SET seq = ?, head = ?, updated_at_ms = ?, status = ?, reason = ?, outcome = ?, "
+    "waiting_for = ?, rest = ?, rested_at_ms = ?, wake_at_ms = ?, owner = ?, ready_at_ms = ? "
     "WHERE run_key = ? AND epoch = ? AND seq = ? AND head = ?"
 )
 _CREATE = (
     "INSERT INTO runs (run_id, seq, epoch, head, updated_at_ms, created_at_ms, tenant, agent, operation_id, "
-    "parent_id, root_id, status, outcome, reason, waiting_for, wake_at_ms, owner, ready_at_ms) "
-    "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+    "parent_id, root_id, status, outcome, reason, waiting_for, rest, rested_at_ms, wake_at_ms, owner, ready_at_ms) "
+    "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
 _APPEND = (
     "INSERT INTO appends (run_key, first_seq, event_count, epoch, schema_version, at_ms, append_id, causation, "
@@ -71,8 +72,11 @@ class _Known:
 
     __slots__ = (
         "at_ms",
+        "outcome",
         "owner",
         "ready_at_ms",
+        "rest",
+        "rested_at_ms",
         "run_key",
         "tenant",
         "waiting_for",
@@ -85,7 +89,10 @@ class _Known:
         waiting_keys: tuple[bytes, ...],
         run_key: int,
         tenant: str,
+        outcome: str,
         waiting_for: str,
+        rest: str,
+        rested_at_ms: int | None,
         wake_at_ms: int | None,
         owner: str,
         ready_at_ms: int | None,
@@ -93,12 +100,27 @@ class _Known:
     ) -> None:
         self.run_key = run_key
         self.tenant = tenant
+        self.outcome = outcome
         self.waiting_for = waiting_for
+        self.rest = rest
+        self.rested_at_ms = rested_at_ms
         self.wake_at_ms = wake_at_ms
         self.owner = owner
         self.ready_at_ms = ready_at_ms
         self.at_ms = at_ms
         self.waiting_keys = waiting_keys
+
+    def parked(self) -> tuple[str, str, str, int | None, int | None, str, int | None]:
+        """The columns that have an index, in the order of ``_MOVE``."""
+        return (
+            self.outcome,
+            self.waiting_for,
+            self.rest,
+            self.rested_at_ms,
+            self.wake_at_ms,
+            self.owner,
+            self.ready_at_ms,
+        )
 
 
 class SqliteAppends:
@@ -210,7 +232,7 @@ class SqliteAppends:
 
     def _look_up(self, run_id: str) -> _Known | None:
         row = self._one(
-            "SELECT run_key, tenant, waiting_for, wake_at_ms, owner, ready_at_ms, updated_at_ms "
+            "SELECT run_key, tenant, outcome, waiting_for, rest, rested_at_ms, wake_at_ms, owner, ready_at_ms, updated_at_ms "
             "FROM runs WHERE run_id = ?",
             (run_id,),
         )
@@ -259,7 +281,20 @@ class SqliteAppends:
         create, index = request.create, request.index
         assert create is not None
         owner = "" if request.release else request.host_id
-        known = _Known((), 0, create.tenant, index.waiting_for, index.wake_at_ms, owner, None, request.at_ms)
+        rest = rest_of(index)
+        known = _Known(
+            (),
+            0,
+            create.tenant,
+            index.outcome,
+            index.waiting_for,
+            rest,
+            request.at_ms if rest else None,
+            index.wake_at_ms,
+            owner,
+            None,
+            request.at_ms,
+        )
         known.ready_at_ms = self._ready_at(request, known, now_ms)
         cursor = self._connection().execute(
             _CREATE,
@@ -279,6 +314,8 @@ class SqliteAppends:
                 index.outcome,
                 index.reason,
                 index.waiting_for,
+                rest,
+                known.rested_at_ms,
                 index.wake_at_ms,
                 owner,
                 known.ready_at_ms,
@@ -295,18 +332,29 @@ class SqliteAppends:
         owner = "" if request.release else known.owner
         mark = len(self._woken)
         ready_at_ms = self._ready_at(request, known, now_ms)
-        values = (seq, request.hash, request.at_ms, index.status, index.outcome, index.reason)
+        rest = rest_of(index)
+        rested_at_ms = request.at_ms if rest else None
+        values = (seq, request.hash, request.at_ms, index.status, index.reason)
         place = (known.run_key, request.epoch, request.expected_seq, request.prev_hash)
-        parked = (index.waiting_for, index.wake_at_ms, owner, ready_at_ms)
+        parked = (
+            index.outcome,
+            index.waiting_for,
+            rest,
+            rested_at_ms,
+            index.wake_at_ms,
+            owner,
+            ready_at_ms,
+        )
         # SQLite rewrites an index entry whenever its column is named in SET, changed or not.
-        if parked == (known.waiting_for, known.wake_at_ms, known.owner, known.ready_at_ms):
+        if parked == known.parked():
             done = self._connection().execute(_GO_ON, values + place).rowcount
         else:
             done = self._connection().execute(_MOVE, values + parked + place).rowcount
         if done != 1:
             del self._woken[mark:]
             return False
-        known.waiting_for, known.wake_at_ms, known.owner, known.ready_at_ms = parked
+        known.outcome, known.waiting_for, known.rest, known.rested_at_ms = parked[:4]
+        known.wake_at_ms, known.owner, known.ready_at_ms = parked[4:]
         known.at_ms = request.at_ms
         self._wait_for(known, index.waiting_keys)
         return True

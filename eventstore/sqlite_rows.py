@@ -6,7 +6,7 @@ import contextlib
 import sqlite3
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
-from typing import Any
+from typing import Any, Final
 
 from ..runtime.errors import RunNotFound
 from ..runtime.ledger import LedgerRow, RunIndex
@@ -22,6 +22,7 @@ from .port import (
     StoredAppend,
     Switch,
 )
+from .run_pages import beginning, branches
 from .sqlite_append import LEDGER_COLUMNS, SqliteAppends, named
 
 FAULTS_MAX = 20
@@ -31,7 +32,44 @@ _RUN_COLUMNS = (
     "run_key, run_id, tenant, agent, operation_id, parent_id, root_id, created_at_ms, updated_at_ms, seq, epoch, head, "
     "status, outcome, reason, waiting_for, wake_at_ms, owner, ready_at_ms, damaged"
 )
+_IN_ITS_INDEX: Final = {
+    "operation_id": ("operation_id <> ''",),
+    "root_id": ("root_id <> ''",),
+    "waiting_for": ("waiting_for <> ''",),
+    "outcome": ("outcome <> ''",),
+    "rested_at_ms": ("rested_at_ms IS NOT NULL",),
+}
+"""What a partial index holds, said so that SQLite uses it."""
+
 _HOST_COLUMNS = "host_id, node, pid, pid_start, boot_id, expires_at_ms"
+
+
+def runs_query(where: RunFilter, before: int | None) -> tuple[str, list[str | int]]:
+    """A page of runs whose key is below ``before``, newest first, and its values. The indexes are named by what is left to
+    them: a ``+`` before a column keeps SQLite from any other one."""
+    pages: list[str] = []
+    values: list[str | int] = []
+    for branch in branches(where):
+        conditions = [one for test in branch.tests for one in beginning(test)]
+        tests = [
+            f"{'' if test.column == branch.lead else '+'}{test.column} {test.operator} ?"
+            for test in conditions
+        ]
+        values += [test.value for test in conditions]
+        tests += _IN_ITS_INDEX.get(branch.lead, ())
+        key = "run_key" if branch.in_order else "+run_key"
+        if before is not None:
+            tests.append(f"{key} < ?")
+            values.append(before)
+        pages.append(
+            f"SELECT run_key FROM (SELECT run_key FROM runs WHERE {' AND '.join(tests) or '1'} "
+            f"ORDER BY {key} DESC LIMIT ?)"
+        )
+        values.append(where.limit)
+    # The rows themselves are read last: what is left of the page, and not what was sorted.
+    keys = " UNION ALL ".join(pages)
+    query = f"SELECT {_RUN_COLUMNS} FROM runs WHERE run_key IN ({keys}) ORDER BY run_key DESC LIMIT ?"
+    return query, [*values, where.limit]
 
 
 class SqliteRows(SqliteAppends):
@@ -60,8 +98,9 @@ class SqliteRows(SqliteAppends):
         """The first job on an open connection. The highest time on record, which the store's clock must not fall
         below."""
         self.switches_known = tuple(self.switches())
-        found = self._one("SELECT max(updated_at_ms) FROM runs")[0]
-        return 0 if found is None else int(found)
+        rested = self._one("SELECT max(rested_at_ms) FROM runs WHERE rested_at_ms IS NOT NULL")[0]
+        working = self._one("SELECT max(updated_at_ms) FROM runs WHERE rest = ''")[0]
+        return max(int(rested or 0), int(working or 0))
 
     def identity(self) -> str:
         found: bytes = self._one("SELECT store_id FROM identity")[0]
@@ -113,32 +152,13 @@ class SqliteRows(SqliteAppends):
         return RunRow(index=index, ready=fields.pop("ready_at_ms") is not None, **fields)
 
     def runs(self, where: RunFilter) -> list[RunRow]:
-        tests: list[str] = ["1"]
-        values: list[Any] = []
-        for column in ("tenant", "status", "agent", "operation_id", "root_id"):
-            wanted: str | None = getattr(where, column)
-            if wanted is not None:
-                tests.append(f"{column} = ?")
-                values.append(wanted)
-                if wanted and column in ("operation_id", "root_id"):
-                    tests.append(f"{column} <> ''")  # lets SQLite use the partial index
-        if where.waiting_for_prefix:
-            # As bytes: SQLite's functions on texts stop at U+0000.
-            prefix = where.waiting_for_prefix.encode()
-            tests.append("substr(CAST(waiting_for AS BLOB), 1, ?) = ?")
-            values += [len(prefix), prefix]
-            tests.append("waiting_for <> ''")
+        before: int | None = None
         if where.after:
             last = self._one("SELECT run_key FROM runs WHERE run_id = ?", (where.after,))
             if last is None:
                 raise RunNotFound(where.after)
-            tests.append("run_key < ?")
-            values += last
-        rows = self._all(
-            f"SELECT {_RUN_COLUMNS} FROM runs WHERE {' AND '.join(tests)} ORDER BY run_key DESC LIMIT ?",
-            [*values, where.limit],
-        )
-        return [self._run_row(row) for row in rows]
+            before = last[0]
+        return [self._run_row(row) for row in self._all(*runs_query(where, before))]
 
     def mark_damaged(self, run_id: str, reason: str) -> None:
         row = self._one("SELECT parent_id FROM runs WHERE run_id = ?", (run_id,))

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bench.lists import filters
 from bench.run import main
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -87,6 +88,23 @@ def test_a_step_of_a_quick_read_is_seven_events_in_two_appends(
     result = json.loads(capsys.readouterr().out)
     assert round(result["events_per_step"]) == 7
     assert round(result["appends_per_step"]) == 2
+
+
+def test_lists_are_measured_on_both_stores(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bench.lists.CALLS", 1)
+    monkeypatch.setattr("bench.lists.COMMANDS", 1)
+    with tempfile.TemporaryDirectory() as folder:
+        main(["lists", "--runs", "200", *SMALL, "--folder", folder])
+        assert list(Path(folder).iterdir()) == [], "the folder is left as it was found"
+    results = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [one["store"] for one in results] == ["sqlite", "postgres"]
+    for one in results:
+        assert one["ms"].keys() == one["deep_ms"].keys() == filters(200).keys()
+        assert one["ms_max"] >= max(one["ms"].values())
+        assert one["command_ms"] > 0
+        assert one["start_ms"] > 0
 
 
 def test_stores_are_measured_against_their_databases(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -96,6 +97,51 @@ def test_runs_are_filtered_and_paged(cli: CommandLine) -> None:
     assert "There are more: --after r2" in cli("runs", "list", "--limit", "2").out
 
 
+def test_runs_are_listed_by_outcome_and_time(cli: CommandLine) -> None:
+    cli.build(one_finished, at_ms=NOON_MS)
+    cli.build(lambda store: asking(store, "r2"), at_ms=NOON_MS + 86_400_000)
+
+    def listed(*options: str) -> list[str]:
+        return [row["run"] for row in cli("runs", "list", "-o", "json", *options).value]
+
+    assert listed("--outcome", "completed") == ["r1"]
+    assert listed("--outcome", "failed") == []
+    for of in ("created", "updated"):
+        assert listed(f"--{of}-since", "2023-11-15") == ["r2"]
+        assert listed(f"--{of}-until", "2023-11-15T00:00-02:00") == ["r1"]
+        assert (
+            listed(
+                f"--{of}-since",
+                "2023-11-14T22:13:20Z",
+                f"--{of}-until",
+                "2023-11-15",
+                "--status",
+                "suspended",
+            )
+            == []
+        )
+        assert listed(f"--{of}-since", "24h") == []
+        assert listed(f"--{of}-until", "24h") == ["r2", "r1"]
+
+
+def test_the_inbox_goes_on_where_the_page_before_ended(cli: CommandLine) -> None:
+    async def five(store: EventStore) -> None:
+        for number in range(5):
+            await asking(store, f"r {number}")
+
+    cli.build(five, at_ms=NOON_MS)
+    seen: list[str] = []
+    options: tuple[str, ...] = ()
+    for _ in range(3):
+        seen += [row["run"] for row in cli("inbox", "--limit", "2", "-o", "json", *options).value]
+        last = cli("inbox", "--limit", "2", *options).out.splitlines()[-1]
+        if "--after" not in last:
+            break
+        options = tuple(shlex.split(last.partition(": ")[2]))
+    assert seen == [f"r {number}" for number in range(5)]
+    assert cli("inbox", "--after", "nowhere").code == 2
+
+
 def test_replay_answers_the_digest_of_that_seq(cli: CommandLine) -> None:
     cli.build(three)
     first = cli("replay", "r1", "--at", "4", "-o", "json").value
@@ -139,6 +185,9 @@ def test_a_seq_out_of_range_exits_3(cli: CommandLine) -> None:
         ("show", "r1", "-o", "xml"),
         ("runs", "list", "--limit", "0"),
         ("runs", "list", "--status", "nonsense"),
+        ("runs", "list", "--outcome", "nonsense"),
+        ("runs", "list", "--created-since", "yesterday"),
+        ("runs", "list", "--updated-until", "9d9h"),
         ("replay", "r1"),
         ("replay", "r1", "--at", "0"),
         ("show", "r1", "--store", "mysql://x"),

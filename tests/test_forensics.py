@@ -290,6 +290,27 @@ async def test_what_an_old_run_asked_late_stands_behind_what_a_younger_one_asked
     assert [row.run_id for row in (await gather_inbox(store, limit=2)).rows] == ["young", "old"]
 
 
+async def test_a_page_of_the_inbox_goes_on_behind_the_place_where_the_last_one_ended() -> None:
+    now = [1_000]
+    store = MemoryStore(clock=lambda: now[0])
+    runs: list[WrittenRun] = []
+    for number in range(6):
+        now[0] += 1_000 * (number % 2)  # two of a time
+        runs.append(await asking(store, f"r{number}"))
+    page = await gather_inbox(store, limit=3)
+    assert [row.run_id for row in page.rows] == ["r0", "r1", "r2"]
+    # What is decided meanwhile, the row that the page ended with among it, moves nothing.
+    for decided in (runs[0], runs[2], runs[4]):
+        now[0] += 1_000
+        decided.put(Cancel(command_id="k", by="os:me@here"))
+        await decided.append()
+    rest = await gather_inbox(store, limit=3, after=page.after)
+    assert ([row.run_id for row in rest.rows], rest.truncated, rest.after) == (["r3", "r5"], False, "")
+    for wrong in ("1", "x/c/r", "1/c/", "-1/c/r", "\u0661/c/r"):
+        with pytest.raises(CallerError, match="bad_cursor"):
+            await gather_inbox(store, after=wrong)
+
+
 async def test_runs_that_are_younger_than_all_that_is_shown_are_not_read() -> None:
     now = [1_000]
     store = MemoryStore(clock=lambda: now[0])

@@ -14,6 +14,7 @@ import msgspec
 from .append_cases import AppendCases
 from .earlier_cases import EarlierCases
 from .ledger_cases import LedgerCases
+from .list_cases import ListCases
 from .ownership_cases import OwnershipCases
 from .port_cases import PortCases
 from .waking_cases import WakingCases
@@ -23,7 +24,7 @@ Opening = Callable[[str], AbstractAsyncContextManager[World]]
 """Given a new empty folder: a world whose store is open, and empty, for the time of the block."""
 
 
-class Contract(AppendCases, LedgerCases, EarlierCases, WakingCases, OwnershipCases, PortCases):
+class Contract(AppendCases, LedgerCases, EarlierCases, WakingCases, OwnershipCases, PortCases, ListCases):
     """Each method ``test_…`` is a case: it takes a world of its own, and raises if the store does otherwise."""
 
 

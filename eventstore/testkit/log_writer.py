@@ -74,6 +74,8 @@ class LogWriter:
     head: bytes = GENESIS
     at_ms: int = 1_700_000_000_000
     root_id: str = ""
+    agent: str = "agent"
+    operation_id: str = "op"
 
     def request(
         self,
@@ -103,7 +105,12 @@ class LogWriter:
         )
         create = None
         if self.seq == 0:
-            create = NewRun(tenant=self.tenant, agent="agent", operation_id="op", root_id=self.root_id)
+            create = NewRun(
+                tenant=self.tenant,
+                agent=self.agent,
+                operation_id=self.operation_id,
+                root_id=self.root_id,
+            )
         defaults: dict[str, Any] = {"create": create, "blobs": blobs}
         return Append(
             run_id=self.run_id,

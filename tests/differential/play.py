@@ -179,17 +179,25 @@ class Player:
         status: str | None,
         tenant: str | None,
         prefix: str | None,
+        outcome: str | None,
+        since_ms: int | None,
+        of: str,
         after: int | None,
         after_seq: int,
     ) -> object:
         store = self.store
         where = RunFilter(
             status=status,
+            outcome=outcome,
             tenant=tenant,
             waiting_for_prefix=prefix,
             limit=limit,
             after="" if after is None else f"r{after}",
         )
+        if since_ms is not None:
+            since = self.clock.at_ms - since_ms
+            times = {f"{of}_since_ms": since, f"{of}_until_ms": since + 5_000}
+            where = msgspec.structs.replace(where, **times)
         return [
             await store.ready_runs(limit),
             await store.next_wake_ms(),
