@@ -164,7 +164,7 @@ class Owning:
         lost: Callable[[], None] = lambda: None,
     ) -> Owning:
         """Open the store and begin to host. ``cluster`` is given this process's host before it opens, and whether another
-        owner died without closing. ``lost`` hears that this host had to stop, by a store that didn't answer in time: in a
+        owner died without closing, or may have. ``lost`` hears that this host had to stop, by a store that didn't answer in time: in a
         cluster the file is given back by then, for whoever opens it next. Raises as ``open_store``; nothing is held then."""
         self = cls(parts)
         self._lost = lost
@@ -203,10 +203,11 @@ class Owning:
         # One file, one owner: whoever held a host row in it before is gone, proved by the lock that we hold. In a shared store
         # other hosts live on.
         alone = self._owns_store and not isinstance(opened, SharedStore)
-        dead = [row.host_id for row in await opened.hosts()] if alone else []
+        before = [row.host_id for row in await opened.hosts()] if self._owns_store else []
+        dead = before if alone else []
         self._host = host
         if cluster is not None:
-            self._cluster = cluster(host, bool(dead))
+            self._cluster = cluster(host, bool(before))
             self._cluster.serves(self)
             host.executors = self._cluster.executors
             # Before this host looks for ready runs: those are to go there.

@@ -17,7 +17,7 @@ from typing import Any, Final
 import msgspec
 
 from ..eventstore.carried import CarriedStore
-from ..eventstore.location import parse_url
+from ..eventstore.location import parse_url, shown_url
 from ..eventstore.owned import OwnedSqliteStore, real_path
 from ..eventstore.port import RunRow
 from ..eventstore.remote import RemoteStore
@@ -75,14 +75,6 @@ def refuse_unfit(parts: Parts, pools: Mapping[str, Pool], url: str, *, insisted:
             "memory:// can't be reached by other processes: leave out ray=, or give a file",
             path="store",
         )
-    if kind == "postgres":
-        if not insisted:
-            return
-        raise DeclarationError(
-            "store_not_on_ray",
-            "run actors don't open postgresql:// yet: leave out ray=, and start a Runtime on each machine",
-            path="store",
-        )
     check_options(pools)
     _shipped(parts)
 
@@ -125,12 +117,31 @@ class RayClusterUse:
     ) -> Owning | Attached:
         """Own the store, or attach to whoever does. Raises as ``open_store``."""
         location = parse_url(url)
-        if location.kind != "sqlite":
+        if location.kind == "memory":
             return await Owning.open(parts, url, take_over=take_over, clock=clock)
-        path = real_path(location.path)
-        serving = await self._serving(parts, path, url, take_over=take_over, clock=clock, lost=lost)
+        serving: Owning | Attached
+        if location.kind == "postgres":
+            path = shown_url(url)
+            serving = await self._beside_others(parts, url, clock=clock, lost=lost)
+        else:
+            path = real_path(location.path)
+            serving = await self._serving(parts, path, url, take_over=take_over, clock=clock, lost=lost)
         await self._insist_on_same_store(serving, path)
         return serving
+
+    async def _beside_others(
+        self, parts: Parts, url: str, *, clock: Callable[[], int] | None, lost: Callable[[], None]
+    ) -> Owning:
+        """A store without an owner: each Runtime has run actors and executors of its own, which take up what is ready."""
+        path = shown_url(url)
+        return await Owning.open(
+            parts,
+            url,
+            take_over=False,
+            clock=clock,
+            cluster=lambda host, others: RayHosting(self, parts, path, host.host_id, unclean=others, url=url),
+            lost=lost,
+        )
 
     async def _insist_on_same_store(self, serving: Owning | Attached, path: str) -> None:
         """Whoever owns it, it is the store that this Runtime began with: another one has another ledger of effects, and
@@ -230,15 +241,20 @@ class RayClusterUse:
 
 
 class RayHosting:
-    """The owner's hosts and executors in the cluster. ``unclean``: another owner ended without closing."""
+    """The owner's hosts and executors in the cluster. ``unclean``: another owner ended without closing, or that isn't known.
+    ``url``: of a store that run actors open themselves."""
 
-    def __init__(self, use: RayClusterUse, parts: Parts, path: str, host_id: str, *, unclean: bool) -> None:
+    def __init__(
+        self, use: RayClusterUse, parts: Parts, path: str, host_id: str, *, unclean: bool, url: str = ""
+    ) -> None:
         self._use = use
         self._parts = parts
         self._path = path
         self._label = f"{use.messenger_name(path)}-{host_id[-6:]}"
         self._shipment = _shipped(parts)
+        self._url = url
         self._shipment_ref: Any = None
+        self._way_ref: Any = None
         self._way_to_tools = ToolsWay(
             namespace=NAMESPACE,
             store=path,
@@ -289,7 +305,7 @@ class RayHosting:
         if isinstance(host.store, OwnedSqliteStore):
             host.store.expect_hosts(solo + dense)
         await self._holds.take_over(host.store)
-        if not self._use.local:
+        if not self._use.local and not self._url:
             await self._messenger.open()
         await warn_of_pools_without_a_node(self._use.pools)
         if not await self._pools.open(warm_s=WARM_S):
@@ -321,13 +337,25 @@ class RayHosting:
                 ) from error
 
     async def _make(self, name: str, dense: bool) -> RayRunActor:
-        return await make_run_actor(
+        actor = await make_run_actor(
             name,
             shipment=await self._shipped_once(),
-            way=Way(path=self._path, node_id=self._use.node_id),
+            way=await self._way_once(),
             messenger=await self._messenger.ready(),
             tools=self._way_to_tools,
         )
+        if self._url:
+            actor.answer_with(self.answer)
+        return actor
+
+    async def _way_once(self) -> Any:
+        """Where the store is; with a URL in the object store too, because what an actor is made with is shown to operators."""
+        way = msgspec.msgpack.encode(Way(path=self._path, node_id=self._use.node_id, url=self._url))
+        if not self._url:
+            return way
+        if self._way_ref is None:
+            self._way_ref = await made_within(OPEN_S, lambda: _ray_put(way))
+        return self._way_ref
 
     async def _shipped_once(self) -> Any:
         """The application in the object store, whence each run actor reads it."""

@@ -1,8 +1,9 @@
 """``RunActor``: a host of runs in a process of its own, and the messenger that carries its store calls between machines.
 
 Plain classes, made actors elsewhere (``ray_run_actors``), so that they pickle by reference. Nothing here runs an
-application's tools, and nothing blocks: a control call is answered between two turns of the loop. If the store's owner is
-gone the process ends: whoever owns the file next gives its runs to others.
+application's tools, and nothing blocks: a control call is answered between two turns of the loop. A store with an owner is
+reached through it; PostgreSQL is opened by each run actor for itself, and only what concerns seats and places goes to the
+process that made it (``ray_questions``). If that process is gone the actor ends, and whoever comes next has its runs.
 """
 
 from __future__ import annotations
@@ -10,15 +11,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from hmac import compare_digest
 from typing import Any, Final
 
 import msgspec
 
 from ..eventstore.carried import CarriedStore, refused_answer
+from ..eventstore.location import open_store
 from ..eventstore.owned import lock_path
 from ..eventstore.owner import live_owner
+from ..eventstore.port import EventStore
 from ..eventstore.process_identity import this_process
 from ..eventstore.remote import RemoteStore
 from ..eventstore.socket_client import SocketStore
@@ -34,6 +37,7 @@ from .executors import ToolExecutors
 from .host import Host
 from .places import Ask, RemotePlaces
 from .provisional import Mark, Shown
+from .ray_questions import Questions, no_questions
 from .secret_source import Secrets
 from .shipping import HOW_TO_BE_IMPORTABLE, Shipment, unpack
 
@@ -56,10 +60,12 @@ seat for ever."""
 
 class Way(msgspec.Struct, frozen=True, kw_only=True):
     """How to reach the store: its file's absolute path, and the Ray node of its owner. On another node the calls go
-    through the messenger beside the owner."""
+    through the messenger beside the owner. ``url``: of a store that has no owner, which each process opens; it may hold a
+    password, so it travels through the object store only."""
 
     path: str
     node_id: str
+    url: str = ""
 
 
 class ToolsWay(msgspec.Struct, frozen=True, kw_only=True):
@@ -128,9 +134,13 @@ class RunActor:
         self._messenger = messenger
         self._tools = msgspec.msgpack.decode(tools, type=ToolsWay)
         self._host: Host | None = None
-        self._store: RemoteStore | None = None
+        self._store: EventStore | None = None
+        self._questions: Questions | None = None
+        self._asks: Ask | None = None
+        self._tells: Ask | None = None
         self._adopted: dict[str, int] = {}
         self._refused: dict[str, BaseException] = {}
+        self._watching: asyncio.Task[None] | None = None
         self._words: set[asyncio.Task[None]] = set()
         self._lines: set[asyncio.Task[None]] = set()
 
@@ -142,7 +152,12 @@ class RunActor:
             application = unpack(self._shipment)
         except BaseException as error:  # a module may raise anything on import
             return msgspec.msgpack.encode(NotOpened(failure_of(_faulty(error))))
-        self._store = store = await self._reached()
+        try:
+            self._store = store = await self._reached()
+        except (
+            BoundloopError
+        ) as error:  # a database that can't be reached from here, or whose driver isn't installed
+            return msgspec.msgpack.encode(NotOpened(failure_of(error)))
         secrets = Secrets.of(application.secrets)
         self._host = host = Host(
             store,
@@ -155,11 +170,13 @@ class RunActor:
             secrets=secrets,
             looks=False,
         )
-        host.executors = self._executors(application, store, host.host_id, secrets)
+        host.executors = self._executors(application, host.host_id, secrets)
         host.parked_watchers.append(self._parked)
         host.refused_watchers.append(self._refused.__setitem__)
         host.failed_watchers.append(lambda error: os._exit(EXIT_HOST_LOST))
         await store.switches()
+        if self._questions is not None:
+            self._watching = asyncio.create_task(self._end_in_silence(self._questions))
         tool_failures.LOGGER.addHandler(tool_failures.Forwarding(self._tell_raised))
         await host.open()
         process = this_process()
@@ -176,7 +193,29 @@ class RunActor:
             )
         )
 
-    async def _reached(self) -> RemoteStore:
+    async def _reached(self) -> EventStore:
+        if self._way.url:
+            self._questions = questions = Questions()
+            self._asks = self._tells = sealed(questions.ask, self._tools.secret)
+            return await open_store(self._way.url, on_submit=self._on_submit, on_ready=self._on_ready)
+        store = await self._through_owner()
+        self._asks = sealed(store.ask, self._tools.secret)
+        self._tells = sealed(store.tell, self._tools.secret)
+        return store
+
+    async def _on_submit(self, run_id: str, command_id: str, data: bytes) -> bytes:
+        return await self._opened().on_submit(run_id, command_id, data)
+
+    def _on_ready(self, run_ids: Iterable[str]) -> None:
+        """Runs that are here look again; which others are taken up is for the owner to say."""
+        if self._host is not None:
+            self._host.on_ready(run_ids)
+
+    async def _end_in_silence(self, questions: Questions) -> None:
+        await questions.until_silent()
+        os._exit(EXIT_OWNER_GONE)
+
+    async def _through_owner(self) -> RemoteStore:
         if self._messenger is not None and node_here() != self._way.node_id:
             messenger = self._messenger
 
@@ -189,13 +228,12 @@ class RunActor:
             return store
         return await socket_to_owner(self._way.path)
 
-    def _executors(
-        self, application: Shipment, store: RemoteStore, host_id: str, secrets: Secrets | None
-    ) -> ToolExecutors:
+    def _executors(self, application: Shipment, host_id: str, secrets: Secrets | None) -> ToolExecutors:
         from .ray_dispatch import RayExecutors
 
+        assert self._asks is not None
         return RayExecutors(
-            RemotePlaces(sealed(store.ask, self._tools.secret), sealed(store.tell, self._tools.secret)),
+            RemotePlaces(self._asks, self._tells),
             holder=host_id,
             namespace=self._tools.namespace,
             store=self._tools.store,
@@ -268,6 +306,17 @@ class RunActor:
             "rss_kib": _rss_kib(),
         }
 
+    async def questions(self, heard: int) -> bytes:
+        """See ``Questions.next``. Raises ``StoreError`` (``no_questions``) of an actor that goes through the store's owner."""
+        if self._questions is None:
+            raise no_questions()
+        return await self._questions.next(heard)
+
+    async def answered(self, answers: bytes) -> None:
+        """See ``Questions.answered``."""
+        if self._questions is not None:
+            self._questions.answered(answers)
+
     async def gone(self) -> None:
         """Never returns: whoever awaits it is told by Ray when the process ends."""
         await asyncio.get_running_loop().create_future()
@@ -310,16 +359,14 @@ class RunActor:
             task.add_done_callback(self._lines.discard)
 
     async def _forward(self, line: str) -> None:
-        assert self._store is not None
+        assert self._tells is not None
         with contextlib.suppress(Exception):
             async with asyncio.timeout(WORD_S):
-                await sealed(self._store.tell, self._tools.secret)(
-                    TOOL_RAISED, line.encode("utf-8", "replace")
-                )
+                await self._tells(TOOL_RAISED, line.encode("utf-8", "replace"))
 
     async def _tell(self, word: LetGoMessage) -> None:
-        assert self._store is not None
-        tell = sealed(self._store.tell, self._tools.secret)
+        tell = self._tells
+        assert tell is not None
         for _ in range(WORD_TRIES):
             try:
                 async with asyncio.timeout(WORD_S):

@@ -24,9 +24,11 @@ from ..runtime.binding import PRODUCER
 from ..runtime.commands import CommandAnswer, OutsideCommand, encode_command
 from ..runtime.errors import OwnedError, StoreError
 from .daemon_thread import on_daemon_thread
+from .places import Ask
 from .provisional import Mark, Shown
 from .ray_cluster import NAMESPACE, kill_while_joined, untyped_ray
 from .ray_pool_actors import refuse_retries
+from .ray_questions import asks_of
 from .ray_run_actor import (
     MESSENGER,
     RUN_ACTOR,
@@ -36,7 +38,6 @@ from .ray_run_actor import (
     StoreMessenger,
     Submitted,
     ToolsWay,
-    Way,
 )
 
 CONCURRENCY_MAX: Final = 64_000
@@ -71,6 +72,15 @@ class RayRunActor:
         self._handle = handle
         self.identity = identity
         self._killed = False
+        self._answering: asyncio.Task[None] | None = None
+
+    def answer_with(self, answer: Ask) -> None:
+        """Answer what it asks, until it is gone or killed: one that opens the store itself has no other way to us."""
+        self._answering = asyncio.create_task(asks_of(self._handle, answer).work())
+
+    def _answer_no_more(self) -> None:
+        if self._answering is not None:
+            self._answering.cancel()
 
     @property
     def host_id(self) -> str:
@@ -112,10 +122,12 @@ class RayRunActor:
         """Returns when Ray says that it is dead."""
         with contextlib.suppress(Exception):
             await self._handle.gone.remote()
+        self._answer_no_more()
 
     def kill(self) -> None:
         """By Ray; and, where it is a process of this machine and still there a while later or when asked again, by its
         pid: one that was stopped doesn't hear Ray."""
+        self._answer_no_more()
         if self._killed:
             end_process(self.identity)
             return
@@ -156,9 +168,9 @@ def _unmake(making: asyncio.Future[Any]) -> None:
 
 
 async def make_run_actor(
-    name: str, *, shipment: Any, way: Way, messenger: Any, tools: ToolsWay
+    name: str, *, shipment: Any, way: Any, messenger: Any, tools: ToolsWay
 ) -> RayRunActor:
-    """Make and open one. ``shipment`` is a reference into the object store, or the bytes. Raises ``TimeoutError`` after
+    """Make and open one. ``shipment`` and ``way`` (an encoded ``Way``) are references into the object store, or the bytes. Raises ``TimeoutError`` after
     ``OPEN_S``, ``CallerError`` (``application_code``) if the application's code fails there, and whatever Ray raises; nothing is left
     behind then."""
     end = asyncio.get_running_loop().time() + OPEN_S
@@ -166,7 +178,7 @@ async def make_run_actor(
     def make() -> Any:
         actor_class: Any = untyped_ray().remote(RunActor)
         return actor_class.options(name=name, **OWNED_OPTIONS).remote(
-            name, shipment, msgspec.msgpack.encode(way), messenger, msgspec.msgpack.encode(tools)
+            name, shipment, way, messenger, msgspec.msgpack.encode(tools)
         )
 
     handle: Any = await made_within(OPEN_S, make)

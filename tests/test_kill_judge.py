@@ -49,7 +49,7 @@ async def appends_of(path: str) -> list[Acknowledged]:
 
 def broken(case: Case, **changed: Any) -> dict[str, int]:
     given = case._replace(**changed)
-    found = asyncio.run(judge(*given))
+    found = asyncio.run(judge(f"sqlite:///{given.path}", *given[1:]))
     return {name: found[name] for name in FORBIDDEN if found[name]}
 
 
@@ -89,7 +89,7 @@ def test_a_request_without_an_intent_is_seen_and_so_is_a_second_one_where_none_m
 
 def test_a_yes_that_the_log_knows_nothing_of_is_seen(case: Case, tmp_path: Path) -> None:
     acks = [Ack(what="started", run_id="r1"), Ack(what="approved", run_id="r1", seq=2)]
-    assert asyncio.run(judge_acks(case.path, acks))["lost yeses"] == 1
+    assert asyncio.run(judge_acks(f"sqlite:///{case.path}", acks))["lost yeses"] == 1
     written = tmp_path / "acks.jsonl"
     written.write_bytes(b"".join(msgspec.json.encode(ack) + b"\n" for ack in acks) + b'{"what":"sta')
     assert read_acks(written) == acks

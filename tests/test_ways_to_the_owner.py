@@ -346,8 +346,7 @@ def actor_with(tell: Callable[[str, bytes], Awaitable[bytes]]) -> RunActor:
         None,
         msgspec.msgpack.encode(ToolsWay(namespace="n", store="s", revision="r", secret=SECRET)),
     )
-    store: Any = type("Store", (), {"tell": staticmethod(tell)})()
-    actor._store = store
+    actor._tells = sealed(tell, SECRET)
     host: Any = object()
     actor._host = host
     return actor

@@ -129,7 +129,7 @@ def at_the_desk(path: str, far: FarSide) -> Generator[Child]:
 
     def live(say: Callable[[object], None]) -> None:
         os.close(stop)
-        Desk(path, FarSide(far.port), say).work(stopped)
+        Desk(f"sqlite:///{path}", FarSide(far.port), say).work(stopped)
         os._exit(0)
 
     child = Child(live)

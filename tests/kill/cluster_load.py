@@ -12,6 +12,7 @@ from typing import Final
 
 from examples.far_side import FarSide
 from tests.crash.scenario import tools_at
+from tests.kill.told import tell_in_files
 
 from boundloop.actors.client import Runtime
 from boundloop.adapters.loopback_script import ServedScript, ServerScript
@@ -49,6 +50,9 @@ judged here."""
 PRICE: Final = Price(input=1_000_000, output=2_000_000)
 
 RUN_ACTORS: Final = 4
+RUN_ACTORS_EACH: Final = 2
+"""Where each Runtime has run actors of its own."""
+
 WARM_ACTORS: Final = 1
 
 
@@ -103,15 +107,19 @@ def message(seed: int, run_id: str) -> str:
     return f"{run_id} plan-{random.Random(f'{seed} {run_id}').randrange(PLANS)};"
 
 
-def runtime_on(path: str, far_port: int, model_url: str, address: str) -> Runtime:
-    """A Runtime that has everything the load needs: the owner of the store, or attached to it."""
+def runtime_on(store: str, far_port: int, model_url: str, address: str) -> Runtime:
+    """A Runtime that has everything the load needs: the owner of the store, attached to it, or beside others."""
     clerk = agent(name=CLERK, description="Runs an errand.", tools=(*TOOLS, CLERK))
     return Runtime(
-        store=f"sqlite:///{path}",
+        store=store,
         model=OpenAIChat(model=MODEL, base_url=model_url, price=PRICE),
         tools=[*tools_at(FarSide(far_port), timeout_ms=TIMEOUT_MS), clerk],
         application="tests.kill.cluster_load",
         ray=address or None,
-        run_actors=RUN_ACTORS,
+        run_actors=RUN_ACTORS if store.startswith("sqlite") else RUN_ACTORS_EACH,
         warm_actors=WARM_ACTORS,
     )
+
+
+# Run actors import this module for its tools; theirs is the process that asks the store then.
+tell_in_files()

@@ -18,7 +18,9 @@ from examples.far_side import FarSide
 from tests.crash.proof import Acknowledged
 from tests.kill.recovery import Placement, Recovery
 from tests.kill.talk import ROOT, Committed, Heard, HostDropped, HostSeen, Looked, Note, Speaker, TurnedAway
+from tests.kill.told import TOLD_FOLDER, Telling
 from tests.kill.victims import OURS, RECOVER_S, TICK_S, Killer, Zombie
+from tests.postgres_server import Server
 from tests.ray.cluster import LocalCluster
 from tests.ray.process_table import alive, send
 
@@ -57,9 +59,24 @@ class Counts:
 class ClusterTrial:
     """Starts its cluster and processes when made; ``work`` does it all, ``close`` ends them."""
 
-    def __init__(self, folder: Path, far: FarSide, model_url: str, seed: int, victims: list[str]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        store: str,
+        server: Server | None,
+        far: FarSide,
+        model_url: str,
+        seed: int,
+        victims: list[str],
+    ) -> None:
         self.folder = folder
-        self.path = str(folder / "runs.db")
+        self.store = store
+        self.server = server
+        self._told = folder / "told"
+        self._told.mkdir()
+        os.environ[TOLD_FOLDER] = (
+            str(self._told) if store.startswith("postgres") else ""
+        )  # for Ray's processes too
         self.acknowledged: list[Acknowledged] = []
         self.recovery = Recovery()
         self.counts = Counts()
@@ -74,14 +91,17 @@ class ClusterTrial:
         self._ended_by_themselves = 0
         self._began = time.monotonic()
         self._seed = seed
-        self._places = [str(folder), str(far.port), model_url]
+        self._places = [str(folder), store, str(far.port), model_url]
         self._errors = folder / "errors.txt"
         self._environment = {
             **os.environ,
             "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
             "PYTHONUNBUFFERED": "1",
         }
-        self._desk = self._speaker("person", [self.path, str(far.port)])
+        self._telling = Telling(
+            self._told, lambda message: self._heard.put(Heard(None, message, time.monotonic()))
+        )
+        self._desk = self._speaker("person", [store, str(far.port)])
         self.service = self._member("service")
         self.driver = self._member("driver")
 
@@ -133,10 +153,12 @@ class ClusterTrial:
                 self._wake_zombies()
             case Looked(left=left, counts=counts, open_runs=open_runs):
                 self.counts.left, self.counts.desk, self.counts.open_runs = left, counts, open_runs
-            case Note(text=text):
+            case Note(text=text) if heard.speaker is not None:
                 if text == "open":
                     self.counts.opened_ms.append(int((heard.at - heard.speaker.started_at) * 1_000))
                 self.remark(f"{heard.speaker.name} {heard.speaker.pid}: {text}")
+            case Note():
+                pass
 
     def _wake_zombies(self) -> None:
         """Whose runs are others' now: at once, since its supervisor ends it a second later."""
@@ -229,6 +251,7 @@ class ClusterTrial:
         """End the processes of the trial, and the cluster."""
         self._end_processes()
         self.cluster.close()
+        self._telling.close()
 
     def _end_processes(self) -> None:
         for zombie in self.zombies:
@@ -238,6 +261,12 @@ class ClusterTrial:
             if not speaker.ended and not speaker.ask_to_end():
                 self.remark(f"{speaker.name} {speaker.pid} did not end in good order")
         self._drain()
+
+    def kill_database(self) -> None:
+        """The server with all its backends; it comes back with what it had flushed."""
+        assert self.server is not None
+        self.server.kill()
+        self.server.start()
 
     def _drain(self) -> None:
         while not self._heard.empty():

@@ -64,8 +64,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True, tag="report"):
 class Desk:
     """Works until told to stop."""
 
-    def __init__(self, path: str, far: FarSide, say: Callable[[Report], None]) -> None:
-        self._url = f"sqlite:///{path}"
+    def __init__(self, url: str, far: FarSide, say: Callable[[Report], None]) -> None:
+        self._url = url
         self._far = far
         self._say = say
         self._counts: Counter[str] = Counter()

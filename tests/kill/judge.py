@@ -22,11 +22,11 @@ PAGE_RUNS: Final = 1_000
 
 
 async def judge(
-    path: str, counts: Mapping[str, Mapping[str, int]], acknowledged: Iterable[Acknowledged]
+    url: str, counts: Mapping[str, Mapping[str, int]], acknowledged: Iterable[Acknowledged]
 ) -> Counter[str]:
     """The violations by name, and how much was looked at. ``counts`` is the far side's, ``acknowledged`` what hosts heard
     a yes to."""
-    store = await open_store(f"sqlite:///{path}")
+    store = await open_store(url)
     try:
         found: Counter[str] = Counter()
         found["damaged logs"] = 0 if (await verify_store(store)).ok else 1
@@ -110,10 +110,10 @@ def _judge_trees(trees: Mapping[str, Mapping[str, State]], found: Counter[str]) 
             found["laws broken"] += 1
 
 
-async def judge_acks(path: str, acks: Iterable[Ack]) -> Counter[str]:
+async def judge_acks(url: str, acks: Iterable[Ack]) -> Counter[str]:
     """What the driver was told yes to: each run is there, and so is each approval."""
     found: Counter[str] = Counter()
-    store = await open_store(f"sqlite:///{path}")
+    store = await open_store(url)
     try:
         for ack in acks:
             found[f"acknowledged to the driver: {ack.what}"] += 1

@@ -1,4 +1,4 @@
-"""A process with a Runtime on the store: ``python -m tests.kill.member ROLE FOLDER FAR_PORT MODEL_URL ADDRESS SEED NUMBER``.
+"""A process with a Runtime on the store: ``python -m tests.kill.member ROLE FOLDER STORE FAR_PORT MODEL_URL ADDRESS SEED NUMBER``.
 
 ``service`` only lives; ``driver`` starts runs, waits for them and approves what they ask, and notes each yes that it gets in
 ``acks.jsonl``, on disk before it goes on. Whichever of them owns the store tells every append that the store took. Ends
@@ -12,24 +12,15 @@ import os
 import select
 import sys
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 from tests.kill.acks import Ack
 from tests.kill.cluster_load import LIMITS, message, runtime_on
-from tests.kill.talk import Committed, HostDropped, HostSeen, Note, TurnedAway, say
+from tests.kill.talk import Note, say
+from tests.kill.told import tell_of
 
 from boundloop.actors.client import Runtime, StillRunning
-from boundloop.eventstore.port import (
-    AlreadyDone,
-    Append,
-    AppendAnswer,
-    Appended,
-    ClaimTaken,
-    Conflict,
-    Fenced,
-    HostRow,
-)
 from boundloop.eventstore.sqlite import SqliteStore
 from boundloop.runtime.errors import BoundloopError, ConflictError, OwnedError
 
@@ -38,13 +29,12 @@ RUN_S: Final = 20.0
 PAUSE_S: Final = 0.2
 OPEN_TRIES: Final = 100
 PERSON: Final = "os:ben@driver"
-GHOST: Final = b"ghost"
 
 
 def main() -> None:
-    role, folder, far_port, model_url, address, seed, number = sys.argv[1:]
-    _listen()
-    runtime = _opened(folder, int(far_port), model_url, address)
+    role, folder, store, far_port, model_url, address, seed, number = sys.argv[1:]
+    tell_of(SqliteStore, say)  # of PostgreSQL each host tells in a file of its own
+    runtime = _opened(store, int(far_port), model_url, address)
     say(Note("open"))
     try:
         if role == "driver":
@@ -56,60 +46,15 @@ def main() -> None:
         runtime.close()
 
 
-def _opened(folder: str, far_port: int, model_url: str, address: str) -> Runtime:
+def _opened(store: str, far_port: int, model_url: str, address: str) -> Runtime:
     """The person at the desk may own the file for the length of a command, and who was killed may not be gone yet."""
     for _ in range(OPEN_TRIES):
         try:
-            return runtime_on(str(Path(folder) / "runs.db"), far_port, model_url, address)
+            return runtime_on(store, far_port, model_url, address)
         except (OwnedError, BoundloopError) as error:
             say(Note(f"not let in: {error.code}"))
             select.select([], [], [], PAUSE_S)
     raise RuntimeError("the store can't be opened")
-
-
-# --- what the owner of the store tells ----------------------------------------------------------------------------------
-
-
-def _listen() -> None:
-    """Every answer of the store in this process, whoever asked it."""
-    append, renew = SqliteStore.append, SqliteStore.renew_host
-    register, drop = SqliteStore.register_host, SqliteStore.drop_host
-
-    async def told_append(store: SqliteStore, request: Append) -> AppendAnswer:
-        answer = await append(store, request)
-        match answer:
-            case Appended():
-                _tell_commit(request)
-            case Fenced() | Conflict() if request.append_id != GHOST:
-                say(TurnedAway(type(answer).__name__.lower(), request.run_id, request.host_id))
-            case AlreadyDone() | ClaimTaken() | Fenced() | Conflict():
-                pass
-        return answer
-
-    async def told_renew(store: SqliteStore, host_id: str) -> bool:
-        renewed = await renew(store, host_id)
-        if not renewed:
-            say(TurnedAway("renewal", "", host_id))
-        return renewed
-
-    async def told_register(store: SqliteStore, host: HostRow) -> None:
-        await register(store, host)
-        say(HostSeen(host.host_id, host.pid))
-
-    async def told_drop(store: SqliteStore, host_id: str, *, died: bool = False) -> None:
-        await drop(store, host_id, died=died)
-        say(HostDropped(host_id))
-
-    changed: Any = SqliteStore
-    changed.append, changed.renew_host = told_append, told_renew
-    changed.register_host, changed.drop_host = told_register, told_drop
-
-
-def _tell_commit(request: Append) -> None:
-    index = request.index
-    rests = bool(index.waiting_for) or index.status in ("terminated", "suspended")
-    first = request.expected_seq + 1
-    say(Committed(request.run_id, first, request.event_count, request.hash, request.host_id, rests))
 
 
 # --- the driver ---------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The person at the desk as a process: ``python -m tests.kill.person STORE_FILE FAR_PORT``, until its input closes."""
+"""The person at the desk as a process: ``python -m tests.kill.person STORE FAR_PORT``, until its input closes."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from tests.kill.talk import Looked, say
 
 
 def main() -> None:
-    path, far_port = sys.argv[1:]
-    Desk(path, FarSide(int(far_port)), tell).work(0)
+    url, far_port = sys.argv[1:]
+    Desk(url, FarSide(int(far_port)), tell).work(0)
 
 
 def tell(report: Report) -> None:

@@ -72,7 +72,7 @@ class Looked(msgspec.Struct, frozen=True, tag="looked"):
 
 
 Message = Committed | TurnedAway | HostSeen | HostDropped | Note | Looked
-_decode = msgspec.json.Decoder(Message).decode
+decode_message = msgspec.json.Decoder(Message).decode
 
 
 def say(message: Message) -> None:
@@ -83,9 +83,9 @@ def say(message: Message) -> None:
 
 
 class Heard(NamedTuple):
-    """A message, from which process, and when it came (monotonic seconds)."""
+    """A message, from which process (None: one of Ray's), and when it came (monotonic seconds)."""
 
-    speaker: Speaker
+    speaker: Speaker | None
     message: Message
     at: float
 
@@ -122,7 +122,7 @@ class Speaker:
         assert self.process.stdout is not None
         for line in self.process.stdout:
             with contextlib.suppress(msgspec.MsgspecError):  # whatever a library prints
-                put(Heard(self, _decode(line), time.monotonic()))
+                put(Heard(self, decode_message(line), time.monotonic()))
 
     @property
     def ended(self) -> bool:

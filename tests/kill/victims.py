@@ -1,4 +1,4 @@
-"""Who is killed, and how: run actors, executors, the owner of the store, the process that starts runs, raylets."""
+"""Who is killed, and how: run actors, executors, the owner of the store, the process that starts runs, raylets, the database."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from boundloop.eventstore.owner import live_owner
 if TYPE_CHECKING:
     from tests.kill.cluster_trial import ClusterTrial
 
-VICTIMS: Final = ("run-actor", "executor", "owner", "driver", "raylet", "cluster")
+VICTIMS: Final = ("run-actor", "executor", "owner", "driver", "raylet", "cluster", "database")
 RUN_ACTORS: Final = ("RunActor",)
 EXECUTORS: Final = ("SyncExecutor", "AsyncExecutor", "QuickExecutor")
 OURS: Final = (*RUN_ACTORS, *EXECUTORS, "StoreMessenger")
@@ -64,6 +64,8 @@ class Killer:
                 self._kill_driver()
             case "raylet":
                 self._kill_raylet()
+            case "database":
+                self._kill_database()
             case _:
                 self._kill_cluster()
 
@@ -94,11 +96,14 @@ class Killer:
         send([self._chance.choice(self._trial.cluster.actors(*EXECUTORS))], signal.SIGKILL)
 
     def _kill_owner(self) -> None:
-        """Whichever process holds the file: the service, or a driver that found nobody there."""
+        """Whichever process holds the file: the service, or a driver that found nobody there. Where nobody owns the store: the
+        service, with its run actors."""
 
         def who() -> Speaker | None:
             self._trial.hear(0.0)
-            owner = live_owner(f"{self._trial.path}.lock")
+            if not self._trial.store.startswith("sqlite"):
+                return self._trial.service
+            owner = live_owner(f"{self._trial.store.removeprefix('sqlite:///')}.lock")
             pid = 0 if owner is None else owner.process.pid
             return next((one for one in (self._trial.service, self._trial.driver) if one.pid == pid), None)
 
@@ -155,6 +160,14 @@ class Killer:
             self._trial.counts.turned_away.total() - turned_away
         )
         self._trial.cluster.go_on(stopped)
+
+    def _kill_database(self) -> None:
+        """Nobody of ours dies; every write that was under way is one of which nobody knows."""
+        hosts = self._trial.placement.all_hosts()
+        self._trial.recovery.killed(
+            "database", self._trial.placement.runs_of(hosts), frozenset(), time.monotonic()
+        )
+        self._trial.kill_database()
 
     def _kill_cluster(self) -> None:
         """Everything of Ray and both processes that use it: what the store holds is all that is left."""

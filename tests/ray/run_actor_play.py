@@ -79,10 +79,10 @@ def answer(request: ModelInput) -> ScriptedTurn:
 
 
 def runtime_on(path: Path | str, far: FarSide | None = None, **options: Any) -> Runtime:
-    """A Runtime that has everything these runs need."""
+    """A Runtime that has everything these runs need, on a file or on the store of a URL."""
     given: dict[str, Any] = {"run_actors": 2, "warm_actors": 1, **options}
     return Runtime(
-        store=f"sqlite:///{path}",
+        store=str(path) if "://" in str(path) else f"sqlite:///{path}",
         model=ScriptedModel(answer),
         tools=[look, hold, book, pay],
         dependencies={"far_port": far.port if far else 0},
