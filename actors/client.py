@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping
 from decimal import Decimal
 from types import TracebackType
-from typing import Any, Final, Self, TypeAlias, TypeVar, Unpack
+from typing import Any, Final, Self, TypeVar, Unpack
 
 from ..adapters.port import ModelAdapter
 from ..eventstore.inbox import Inbox, Kind
@@ -26,6 +26,7 @@ from ..runtime.redaction import Redaction
 from ..runtime.state import State
 from ..runtime.toolbox import Toolbox
 from . import wishes
+from .async_client import AsyncRuntime
 from .embedded import Embedded, cluster_use
 from .fit import Fit
 from .loop_thread import LoopThread, closed, own_loop
@@ -34,9 +35,11 @@ from .model_spec import adapter_from
 from .owning import Parts
 from .pool_spec import Pool, refuse_bad_pools
 from .result import Result
+from .run_handle import AnyRun, RunHandle, id_of
 from .run_options import Permissions, StartOptions, Tools, checked_text, permissions_from
 from .secret_source import Secrets, SecretSource, settings_of
 from .serving import Word, given_by_signals
+from .stepping import end_of, next_of
 from .streaming import Committed, FollowItem
 from .waiting import StillRunning, Until
 from .watching import ProgressWatcher, Watcher
@@ -46,209 +49,6 @@ __all__ = ["AsyncRuntime", "CommandRefused", "RunHandle", "Runtime", "StillRunni
 
 T = TypeVar("T")
 CLOSE_TIMEOUT_S: Final = 30.0
-STEP_END_PAUSE_S: Final = 0.01
-STEP_END_TRIES: Final = 50
-
-
-class RunHandle:
-    """A started run. ``run_id`` is all that another process needs to go on with it."""
-
-    __slots__ = ("_runtime", "run_id")
-
-    def __init__(self, runtime: Runtime, run_id: str) -> None:
-        self._runtime = runtime
-        self.run_id = run_id
-
-    def __repr__(self) -> str:
-        return f"RunHandle({self.run_id!r})"
-
-    def result(self, timeout_s: float | None = None) -> Result:
-        """See ``Runtime.result``."""
-        return self._runtime.result(self.run_id, timeout_s)
-
-    def wait(self, timeout_s: float | None = None) -> Result:
-        """See ``Runtime.wait``."""
-        return self._runtime.wait(self.run_id, timeout_s)
-
-    def cancel(self) -> None:
-        """See ``Runtime.cancel``."""
-        self._runtime.cancel(self.run_id)
-
-
-AnyRun: TypeAlias = "str | RunHandle"
-"""A run by its id or its handle."""
-
-
-class AsyncRuntime:
-    """The coroutine surface, created by ``Runtime`` (``rt.aio``): each method is the twin of the one of that name there
-    and may be awaited on any event loop."""
-
-    def __init__(self, runtime: Runtime, embedded: Embedded, thread: LoopThread) -> None:
-        self._runtime = runtime
-        self._embedded = embedded
-        self._thread = thread
-
-    async def start(self, input: str, **options: Unpack[StartOptions]) -> RunHandle:
-        """As ``Runtime.start``."""
-        return RunHandle(self._runtime, await self._on_loop(self._embedded.start(input, options)))
-
-    async def run(self, input: str, **options: Unpack[StartOptions]) -> Result:
-        """As ``Runtime.run_sync``."""
-        return await self._on_loop(self._embedded.run(input, options))
-
-    async def result(self, run_id: AnyRun, timeout_s: float | None = None) -> Result:
-        """As ``Runtime.result``."""
-        return await self._on_loop(self._embedded.result(_id(run_id), timeout_s, "rest"))
-
-    async def wait(self, run_id: AnyRun, timeout_s: float | None = None) -> Result:
-        """As ``Runtime.wait``."""
-        return await self._on_loop(self._embedded.result(_id(run_id), timeout_s, "stop"))
-
-    async def stream(
-        self, run_id: AnyRun, *, after_seq: int = 0, until: Until = "stop"
-    ) -> AsyncGenerator[Committed]:
-        """As ``Runtime.stream``."""
-        reading = self._embedded.stream(_id(run_id), after_seq, until)
-        try:
-            while (item := await self._on_loop(_next(reading))) is not None:
-                yield item
-        finally:
-            with contextlib.suppress(StoreError):  # closed: nothing of it is left
-                await self._on_loop(_ended(reading))
-
-    async def follow(
-        self, run_id: AnyRun, *, after_seq: int = 0, until: Until = "stop"
-    ) -> AsyncGenerator[FollowItem]:
-        """As ``Runtime.follow``."""
-        reading = self._embedded.follow(_id(run_id), after_seq, until)
-        try:
-            while (item := await self._on_loop(_next(reading))) is not None:
-                yield item
-        finally:
-            with contextlib.suppress(StoreError):  # closed: nothing of it is left
-                await self._on_loop(_ended(reading))
-
-    async def map(
-        self,
-        inputs: Iterable[str | Row],
-        *,
-        parallel: int = PARALLEL_DEFAULT,
-        **options: Unpack[StartOptions],
-    ) -> AsyncGenerator[Mapped]:
-        """As ``Runtime.map``."""
-        batch = Batch(self._embedded, parallel, options)
-        try:
-            for given in inputs:
-                await self._on_loop(batch.add(given))
-                while batch.full or batch.ready:
-                    yield await self._on_loop(batch.take())
-            while batch.left:
-                yield await self._on_loop(batch.take())
-        finally:
-            with contextlib.suppress(StoreError):  # closed: nothing of it is left
-                await self._on_loop(batch.close())
-
-    async def state(self, run_id: AnyRun) -> State:
-        """As ``Runtime.state``."""
-        return await self._on_loop(self._embedded.load(_id(run_id)))
-
-    async def submit(self, run_id: AnyRun, command: OutsideCommand) -> CommandAnswer:
-        """As ``Runtime.submit``."""
-        return await self._on_loop(self._embedded.submit(_id(run_id), command))
-
-    async def cancel(self, run_id: AnyRun, *, by: str | None = None) -> int:
-        """As ``Runtime.cancel``."""
-        return await self._command(run_id, wishes.cancel(by or self._embedded.principal))
-
-    async def resume(self, run_id: AnyRun, *, by: str | None = None) -> int:
-        """As ``Runtime.resume``."""
-        return await self._command(run_id, wishes.resume(by or self._embedded.principal))
-
-    async def record_fact(
-        self, run_id: AnyRun, name: str, value: str | float | bool | None, *, by: str | None = None
-    ) -> int:
-        """As ``Runtime.record_fact``."""
-        return await self._command(run_id, wishes.record_fact(name, value, by or self._embedded.principal))
-
-    async def close_run(self, run_id: AnyRun, *, by: str | None = None) -> int:
-        """As ``Runtime.close_run``."""
-        return await self._command(run_id, wishes.close(by or self._embedded.principal))
-
-    async def send(self, run_id: AnyRun, text: str, *, by: str | None = None) -> int:
-        """As ``Runtime.send``."""
-        return await self._command(run_id, wishes.send(text, by or self._embedded.principal))
-
-    async def answer(
-        self,
-        run_id: AnyRun,
-        question_id: str,
-        text: str = "",
-        *,
-        by: str,
-        cannot: bool = False,
-        stop: bool = False,
-        reason: str = "",
-    ) -> int:
-        """As ``Runtime.answer``."""
-        return await self._command(
-            run_id, wishes.answer(question_id, text, by, reason, cannot=cannot, stop=stop)
-        )
-
-    async def raise_limits(
-        self,
-        run_id: AnyRun,
-        *,
-        by: str | None = None,
-        cost: str | int | Decimal | None = None,
-        deadline_s: int | None = None,
-        **raised: int,
-    ) -> int:
-        """As ``Runtime.raise_limits``."""
-        command = wishes.raise_limits(by or self._embedded.principal, cost, deadline_s, raised)
-        return await self._command(run_id, command)
-
-    async def approve(self, run_id: AnyRun, approval_id: str, *, by: str, reason: str = "") -> int:
-        """As ``Runtime.approve``."""
-        return await self._command(run_id, wishes.approve(approval_id, by, reason))
-
-    async def reject(
-        self, run_id: AnyRun, approval_id: str, *, by: str, reason: str = "", stop: bool = False
-    ) -> int:
-        """As ``Runtime.reject``."""
-        return await self._command(run_id, wishes.reject(approval_id, by, reason, stop=stop))
-
-    async def resolve_call(
-        self, run_id: AnyRun, call: str, *, by: str, applied: bool, result: str = "", reason: str = ""
-    ) -> int:
-        """As ``Runtime.resolve_call``."""
-        return await self._command(run_id, wishes.resolve_call(call, by, result, reason, applied=applied))
-
-    async def inbox(
-        self,
-        *,
-        root: AnyRun | None = None,
-        kind: Kind | None = None,
-        tenant: str | None = None,
-        limit: int = 100,
-        after: str = "",
-    ) -> Inbox:
-        """As ``Runtime.inbox``."""
-        root_id = None if root is None else _id(root)
-        return await self._on_loop(self._embedded.inbox(root_id, kind, tenant, limit, after))
-
-    async def switch(self, scope: str, target: str = "", *, on: bool, by: str, reason: str = "") -> None:
-        """As ``Runtime.switch``."""
-        await self._on_loop(self._embedded.switch(scope, target, by, reason, on=on))
-
-    async def close(self) -> None:
-        """As ``Runtime.close``."""
-        await asyncio.to_thread(self._runtime.close)
-
-    async def _command(self, run_id: AnyRun, command: OutsideCommand) -> int:
-        return await self._on_loop(self._embedded.command(_id(run_id), command))
-
-    async def _on_loop(self, work: Coroutine[Any, Any, T]) -> T:
-        return await self._thread.call_from(work)
 
 
 class Runtime:
@@ -413,11 +213,11 @@ class Runtime:
         ``ConflictError`` (``other_application``: the run can't go on here, and what it needs), ``StoreError`` if this
         Runtime is closed or lost its store, or the error that made this host give the run up.
         """
-        return self._call(self._embedded.result(_id(run_id), timeout_s, "rest"))
+        return self._call(self._embedded.result(id_of(run_id), timeout_s, "rest"))
 
     def wait(self, run_id: AnyRun, timeout_s: float | None = None) -> Result:
         """Block until the run ends or stops; a wait for a person is waited through. Raises as ``result``."""
-        return self._call(self._embedded.result(_id(run_id), timeout_s, "stop"))
+        return self._call(self._embedded.result(id_of(run_id), timeout_s, "stop"))
 
     def stream(self, run_id: AnyRun, *, after_seq: int = 0, until: Until = "stop") -> Generator[Committed]:
         """The run's committed events from ``after_seq`` on (0: from its start), each once and in order, as they come.
@@ -426,13 +226,13 @@ class Runtime:
         later, in this or another process, give the last ``seq`` as ``after_seq``. A slow reader misses nothing. Raises
         ``RunNotFound``, ``StoreError``.
         """
-        reading = self._embedded.stream(_id(run_id), after_seq, until)
+        reading = self._embedded.stream(id_of(run_id), after_seq, until)
         try:
-            while (item := self._call(_next(reading))) is not None:
+            while (item := self._call(next_of(reading))) is not None:
                 yield item
         finally:
             with contextlib.suppress(StoreError):  # closed: nothing of it is left
-                self._call(_ended(reading))
+                self._call(end_of(reading))
 
     def follow(self, run_id: AnyRun, *, after_seq: int = 0, until: Until = "stop") -> Generator[FollowItem]:
         """As ``stream``, and between the events what the model writes meanwhile: ``TextDelta``, ``CallPreparing`` (a call by its
@@ -443,13 +243,13 @@ class Runtime:
         fewer and larger pieces, or none; the text that counts is in ``model_responded``. Text that nobody has judged yet is held
         back (``Guardrails``), as is all text where something is declared to be redacted. Raises as ``stream``.
         """
-        reading = self._embedded.follow(_id(run_id), after_seq, until)
+        reading = self._embedded.follow(id_of(run_id), after_seq, until)
         try:
-            while (item := self._call(_next(reading))) is not None:
+            while (item := self._call(next_of(reading))) is not None:
                 yield item
         finally:
             with contextlib.suppress(StoreError):  # closed: nothing of it is left
-                self._call(_ended(reading))
+                self._call(end_of(reading))
 
     def map(
         self,
@@ -479,22 +279,22 @@ class Runtime:
 
     def state(self, run_id: AnyRun) -> State:
         """The folded state from the log, as committed now. Raises ``RunNotFound``."""
-        return self._call(self._embedded.load(_id(run_id)))
+        return self._call(self._embedded.load(id_of(run_id)))
 
     # --- commands ----------------------------------------------------------------------------------------------
 
     def submit(self, run_id: AnyRun, command: OutsideCommand) -> CommandAnswer:
         """Hand in any outside command, idempotent by its command id; a refusal is an answer, not an exception."""
-        return self._call(self._embedded.submit(_id(run_id), command))
+        return self._call(self._embedded.submit(id_of(run_id), command))
 
     def cancel(self, run_id: AnyRun, *, by: str | None = None) -> int:
         """No new intent from the moment this returns; what is open is closed, then the run ends ``cancelled``. Returns
         the seq of the event. Raises ``CommandRefused`` (``run_ended``, ``already_cancelled``), ``RunNotFound``."""
-        return self._call(self._embedded.command(_id(run_id), wishes.cancel(by or self.principal)))
+        return self._call(self._embedded.command(id_of(run_id), wishes.cancel(by or self.principal)))
 
     def resume(self, run_id: AnyRun, *, by: str | None = None) -> int:
         """Lift a stop. Raises ``CommandRefused`` with what has to change first."""
-        return self._call(self._embedded.command(_id(run_id), wishes.resume(by or self.principal)))
+        return self._call(self._embedded.command(id_of(run_id), wishes.resume(by or self.principal)))
 
     def record_fact(
         self, run_id: AnyRun, name: str, value: str | float | bool | None, *, by: str | None = None
@@ -502,19 +302,19 @@ class Runtime:
         """Tell a run a typed business fact: the latest value of that name counts and stays in its context, as data. Raises
         ``CommandRefused``: no such name or value, too many facts, or the run has ended."""
         return self._call(
-            self._embedded.command(_id(run_id), wishes.record_fact(name, value, by or self.principal))
+            self._embedded.command(id_of(run_id), wishes.record_fact(name, value, by or self.principal))
         )
 
     def close_run(self, run_id: AnyRun, *, by: str | None = None) -> int:
         """End a stopped run with the outcome that it stopped with."""
-        return self._call(self._embedded.command(_id(run_id), wishes.close(by or self.principal)))
+        return self._call(self._embedded.command(id_of(run_id), wishes.close(by or self.principal)))
 
     def send(self, run_id: AnyRun, text: str, *, by: str | None = None) -> int:
         """A person's message into a run that hasn't ended, at most 64 KiB and ``limits.messages`` of them. It is on record
         when this returns and in the model's next request; a final answer that was on its way is followed by one more turn.
         A stopped run keeps it until it is resumed. Returns the seq of the event. Raises ``CommandRefused`` (``run_ended``,
         ``run_ending``, ``max_messages``, ``message_empty``), ``RunNotFound``."""
-        return self._call(self._embedded.command(_id(run_id), wishes.send(text, by or self.principal)))
+        return self._call(self._embedded.command(id_of(run_id), wishes.send(text, by or self.principal)))
 
     def answer(
         self,
@@ -531,7 +331,7 @@ class Runtime:
         ``cannot``: nobody can answer, and with ``stop`` the run stops ``blocked`` (as it does where its goal needs an answer).
         Raises ``CommandRefused`` (used, expired, not found, not a choice)."""
         command = wishes.answer(question_id, text, by, reason, cannot=cannot, stop=stop)
-        return self._call(self._embedded.command(_id(run_id), command))
+        return self._call(self._embedded.command(id_of(run_id), command))
 
     def raise_limits(
         self,
@@ -545,19 +345,19 @@ class Runtime:
         """New, higher values by limit name (``turns=80``); ``cost`` and ``deadline_s`` are written as in ``Limits``.
         Raises ``CommandRefused``, or ``DeclarationError`` for an amount of money that is none."""
         command = wishes.raise_limits(by or self.principal, cost, deadline_s, raised)
-        return self._call(self._embedded.command(_id(run_id), command))
+        return self._call(self._embedded.command(id_of(run_id), command))
 
     def approve(self, run_id: AnyRun, approval_id: str, *, by: str, reason: str = "") -> int:
         """A person's yes to one preview. ``by`` is at most 200 characters, ``reason`` 1,000. Raises ``CommandRefused``
         (used, expired, not found, same person)."""
-        return self._call(self._embedded.command(_id(run_id), wishes.approve(approval_id, by, reason)))
+        return self._call(self._embedded.command(id_of(run_id), wishes.approve(approval_id, by, reason)))
 
     def reject(
         self, run_id: AnyRun, approval_id: str, *, by: str, reason: str = "", stop: bool = False
     ) -> int:
         """A person's no; ``stop`` also ends the run. Raises as ``approve``."""
         return self._call(
-            self._embedded.command(_id(run_id), wishes.reject(approval_id, by, reason, stop=stop))
+            self._embedded.command(id_of(run_id), wishes.reject(approval_id, by, reason, stop=stop))
         )
 
     def resolve_call(
@@ -565,7 +365,7 @@ class Runtime:
     ) -> int:
         """A person's word on an unknown effect; ``result`` is JSON when it was applied."""
         command = wishes.resolve_call(call, by, result, reason, applied=applied)
-        return self._call(self._embedded.command(_id(run_id), command))
+        return self._call(self._embedded.command(id_of(run_id), command))
 
     def inbox(
         self,
@@ -579,7 +379,7 @@ class Runtime:
         """What waits for a person in this store, or in the tree of one run: ``approval``, ``question``, ``unknown`` and
         ``stop`` rows (``eventstore.inbox.InboxRow``), at most ``limit`` (1 to 1,000), the oldest of them first. ``after``: the ``after`` of the page
         before."""
-        root_id = None if root is None else _id(root)
+        root_id = None if root is None else id_of(root)
         return self._call(self._embedded.inbox(root_id, kind, tenant, limit, after))
 
     def switch(self, scope: str, target: str = "", *, on: bool, by: str, reason: str = "") -> None:
@@ -658,23 +458,3 @@ class Runtime:
 
     def _call(self, work: Coroutine[Any, Any, T], timeout_s: float | None = None) -> T:
         return self._thread.call(work, timeout_s)
-
-
-async def _next(items: AsyncGenerator[T]) -> T | None:
-    return await anext(items, None)
-
-
-async def _ended(items: AsyncGenerator[Any]) -> None:
-    """Close it. A step of it that its caller broke off is cancelled, and has a moment to end first. An interrupt can come
-    where nothing is cancelled yet: that step ends by itself, and the loop closes what it was a step of."""
-    for _ in range(STEP_END_TRIES):
-        if not getattr(items, "ag_running", False):
-            await items.aclose()
-            return
-        await asyncio.sleep(STEP_END_PAUSE_S)
-
-
-def _id(run: AnyRun) -> str:
-    if isinstance(run, RunHandle):
-        return run.run_id
-    return checked_text(run, "run_id")
