@@ -16,6 +16,7 @@ import tokenize
 import tomllib
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -147,6 +148,19 @@ def test_test_files_have_names_of_their_own() -> None:
 Rule = Callable[[Path, str], Iterator[str]]
 
 
+@cache
+def nodes(text: str) -> tuple[ast.AST, ...]:
+    """Of the syntax tree of a file, which several rules walk."""
+    return tuple(ast.walk(ast.parse(text)))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def forgotten() -> Iterator[None]:
+    """So many objects would slow down whatever runs in this process later."""
+    yield
+    nodes.cache_clear()
+
+
 def files_named_by_kind(path: Path, text: str) -> Iterator[str]:
     if path.stem.strip("_") in {"common", "helper", "helpers", "misc", "models", "util", "utils"}:
         yield "named by kind, not by subject"
@@ -155,7 +169,7 @@ def files_named_by_kind(path: Path, text: str) -> Iterator[str]:
 def sleeps_in_tests(path: Path, text: str) -> Iterator[str]:
     if path.parts[0] != "tests" or path.suffix != ".py":
         return
-    for node in ast.walk(ast.parse(text)):
+    for node in nodes(text):
         if isinstance(node, ast.ImportFrom) and node.module in {"time", "asyncio"}:
             if any(name.name == "sleep" for name in node.names):
                 yield f"line {node.lineno}: import the module, so that a sleep is seen"
@@ -174,7 +188,7 @@ def sleeps_in_tests(path: Path, text: str) -> Iterator[str]:
 
 def imported(text: str) -> Iterator[tuple[int, str]]:
     """(line, dotted name) of each absolute import, wherever it stands in the file."""
-    for node in ast.walk(ast.parse(text)):
+    for node in nodes(text):
         if isinstance(node, ast.ImportFrom) and node.level == 0:
             yield node.lineno, node.module or ""
         elif isinstance(node, ast.Import):
@@ -222,7 +236,7 @@ def unfinished_marks(path: Path, text: str) -> Iterator[str]:
 def floats_where_things_are_counted(path: Path, text: str) -> Iterator[str]:
     if path.suffix != ".py":
         return
-    for node in ast.walk(ast.parse(text)):
+    for node in nodes(text):
         match node:
             case ast.AnnAssign(target=ast.Name(id=name), annotation=note):
                 pass
