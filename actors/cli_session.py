@@ -158,7 +158,7 @@ def on_store(body: Callable[Concatenate[Session, P], Awaitable[int]]) -> Callabl
     @functools.wraps(body)
     def command(*args: P.args, **kwargs: P.kwargs) -> int:
         url = str(kwargs.pop("store_url"))
-        out = Output(_format(kwargs.pop("output")))
+        out = Output(format_of(kwargs.pop("output")))
 
         async def work() -> int:
             session = await open_session(url, out)
@@ -175,7 +175,8 @@ def on_store(body: Callable[Concatenate[Session, P], Awaitable[int]]) -> Callabl
     return command
 
 
-def _format(value: object) -> Format:
+def format_of(value: object) -> Format:
+    """What ``-o`` says."""
     for form in FORMATS:
         if form == value:
             return form

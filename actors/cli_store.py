@@ -1,4 +1,4 @@
-"""The store itself: ``store info``, ``store check`` and ``store path``."""
+"""The store itself: ``store info``, ``store check`` and ``store path``; its upkeep is in ``cli_store_upkeep``."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import click
 from ..runtime.errors import BoundloopError, BugError
 from .cli_output import OK, Output
 from .cli_session import Session, on_store, output_option, store_option
+from .cli_store_upkeep import migrate, rebuild
 from .cli_text import safe_text
 
 if TYPE_CHECKING:
@@ -22,6 +23,10 @@ PAGE_RUNS = 500
 @click.group()
 def store() -> None:
     """The store itself."""
+
+
+store.add_command(migrate)
+store.add_command(rebuild)
 
 
 @store.command()

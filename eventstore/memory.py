@@ -243,6 +243,17 @@ class MemoryStore:
         if parent_id and self._wake(parent_id, self.now_ms()):
             self._notify([parent_id])
 
+    async def reindex(self, row: RunRow) -> bool:
+        """See ``Upkeep``."""
+        run = self._runs.get(row.run_id)
+        if run is None or (run.row.seq, run.row.head) != (row.seq, row.head):
+            return False
+        kept = {name: getattr(run.row, name) for name in ("owner", "ready", "damaged")}
+        run.row = msgspec.structs.replace(row, **kept, epoch=max(run.row.epoch, row.epoch))
+        if self._wake(row.run_id, self.now_ms()):
+            self._notify([row.run_id])
+        return True
+
     # --- blobs and the ledger --------------------------------------------------------------------------------------
 
     async def put_blob(self, data: bytes) -> bytes:

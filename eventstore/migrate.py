@@ -15,6 +15,8 @@ from ..runtime.errors import DamagedFile, NewerSchema
 APPLICATION_ID = 0x626C6F70
 """What the file's header says in its application id field: a store of boundloop."""
 
+_MIGRATIONS = "CREATE TABLE IF NOT EXISTS migrations (number INTEGER PRIMARY KEY, sha256 TEXT) STRICT"
+
 _FOLDER = Path(__file__).parent / "schema" / "sqlite"
 
 
@@ -37,6 +39,33 @@ def refuse_unknown(connection: sqlite3.Connection, path: str) -> None:
     if found > newest:
         raise NewerSchema(found, newest, path=path)
     _check_texts(connection, path, found, migrations)
+
+
+def schema_of(path: str) -> int:
+    """The number of the file's last migration; 0 for a file that is empty or isn't there. The caller holds its lock. Raises as
+    ``refuse_unknown``, and changes nothing but that a WAL is folded in."""
+    if not Path(path).exists():
+        return 0
+    connection = sqlite3.connect(path, isolation_level=None)
+    try:
+        refuse_unknown(connection, path)
+        found: int = connection.execute("PRAGMA user_version").fetchone()[0]
+    except sqlite3.Error as error:
+        raise DamagedFile(path, str(error)) from error
+    finally:
+        connection.close()
+    return found
+
+
+def missing_sql(found: int) -> str:
+    """What ``migrate`` would do to a file of this schema, as a script for the ``sqlite3`` shell; empty if nothing."""
+    parts = [
+        f"-- {number:04d}\nBEGIN IMMEDIATE;\nPRAGMA application_id = {APPLICATION_ID};\n{_MIGRATIONS};\n{text.rstrip()}\n"
+        f"INSERT INTO migrations VALUES ({number}, '{_digest(text)}');\nPRAGMA user_version = {number};\nCOMMIT;\n"
+        for number, text in known_migrations()
+        if number > found
+    ]
+    return "\n".join(parts)
 
 
 def migrate(connection: sqlite3.Connection) -> None:
@@ -83,9 +112,7 @@ def _apply(connection: sqlite3.Connection, number: int, text: str) -> None:
     connection.execute("BEGIN IMMEDIATE")
     try:
         connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-        connection.execute(
-            "CREATE TABLE IF NOT EXISTS migrations (number INTEGER PRIMARY KEY, sha256 TEXT) STRICT"
-        )
+        connection.execute(_MIGRATIONS)
         for statement in _statements(text):
             connection.execute(statement)
         connection.execute("INSERT INTO migrations VALUES (?, ?)", (number, _digest(text)))

@@ -145,6 +145,10 @@ class PeerStore:
     async def mark_damaged(self, run_id: str, reason: str) -> None:
         await self._ask(lambda store: store.mark_damaged(run_id, reason))
 
+    async def reindex(self, row: RunRow) -> bool:
+        """See ``Upkeep``."""
+        return await self._ask(lambda store: store.reindex(row))
+
     async def faults(self) -> list[str]:
         """What ``SqliteStore.faults`` finds, in the owner."""
         return await self._ask(lambda store: store.faults())

@@ -39,6 +39,7 @@ from .postgres_append import BLOB_PART_BYTES, blob_parts, ledger_row
 from .postgres_clock import ServerClock
 from .postgres_link import ANSWER_S, LONG_ANSWER_S, Connection, Cut, Link, answered, connect
 from .postgres_migrate import migrate
+from .postgres_upkeep import PostgresUpkeep
 from .postgres_url import PostgresPlace, parse_postgres_url
 from .postgres_watch import PostgresWatch
 from .postgres_writer import PostgresWriter, Woken, hang_up, woken_of
@@ -54,13 +55,11 @@ appends of other runs go between."""
 READ_TRIES = 3
 """How often a read is made again whose connection ended under it."""
 
-FAULTS_MAX = 20
-
 SUBMIT_TRIES = 8
 """How often a command follows a run that hosts take up and give up meanwhile."""
 
 
-class PostgresStore:
+class PostgresStore(PostgresUpkeep):
     """``postgresql://…``. Made by ``PostgresStore.open``.
 
     May be used from any event loop of this process; everything is done on the one that opened it, where ``on_ready`` is
@@ -404,22 +403,6 @@ class PostgresStore:
     async def next_wake_ms(self) -> int | None:
         found: int | None = await self.read_with(lambda connection: connection.fetchval(sql.NEXT_WAKE))
         return found
-
-    async def faults(self) -> list[str]:
-        """What is wrong with the database as a whole: rows of the log without a run, blobs that aren't what their name
-        says. Empty if nothing. Reads every blob."""
-        orphans = await self.read_with(
-            lambda connection: connection.fetch(sql.ORPHANS, FAULTS_MAX), LONG_ANSWER_S
-        )
-        blobs = await self.read_with(
-            lambda connection: connection.fetch(sql.BAD_BLOBS, FAULTS_MAX), LONG_ANSWER_S
-        )
-        found = [
-            f"{row['count']} rows of the log from seq {row['seq']} have no run (key {row['run_key']})"
-            for row in orphans
-        ]
-        found += [f"blob {row['sha256'].hex()} isn't what its name says" for row in blobs]
-        return found[:FAULTS_MAX]
 
     # --- switches and outside commands -----------------------------------------------------------------------------
 

@@ -11,6 +11,8 @@ from ..runtime.errors import DamagedFile, NewerSchema, StoreUrlError
 from .postgres_link import Connection, answered
 from .postgres_url import PostgresPlace
 
+_MIGRATIONS = "CREATE TABLE IF NOT EXISTS migrations (number bigint PRIMARY KEY, sha256 text NOT NULL)"
+
 _FOLDER = Path(__file__).parent / "schema" / "postgres"
 
 
@@ -39,6 +41,29 @@ async def state_of(connection: Connection, place: PostgresPlace) -> str:
     if found is None:
         return "absent"
     return "older" if _missing(found, known_migrations(), place) else "current"
+
+
+async def schema_of(connection: Connection, place: PostgresPlace) -> int:
+    """The number of the schema's last migration; 0 if there is none. Raises as ``migrate``; changes nothing."""
+    found = await _found(connection, place)
+    if not found:
+        return 0
+    _missing(found, known_migrations(), place)
+    return found[-1][0]
+
+
+def missing_sql(place: PostgresPlace, found: int) -> str:
+    """What ``migrate`` would do to a schema that stands there, as a script for ``psql``; empty if nothing."""
+    missing = [(number, text) for number, text in known_migrations() if number > found]
+    if not missing:
+        return ""
+    schema = '"' + place.schema.replace('"', '""') + '"'
+    begin = [f"CREATE SCHEMA IF NOT EXISTS {schema};"] if not found else []
+    parts = [*begin, f"SET LOCAL search_path TO {schema};", f"{_MIGRATIONS};"]
+    for number, text in missing:
+        parts += [f"-- {number:04d}", text.rstrip()]
+        parts.append(f"INSERT INTO migrations VALUES ({number}, '{_digest(text)}');")
+    return "\n".join(["BEGIN;", *parts, "COMMIT;\n"])
 
 
 async def _found(connection: Connection, place: PostgresPlace) -> list[tuple[int, str]] | None:
@@ -79,9 +104,7 @@ async def _apply(connection: Connection, place: PostgresPlace, known: list[tuple
             await connection.execute(
                 f'CREATE SCHEMA "{place.schema}"'
             )  # not asked for what is there: it needs rights
-        await connection.execute(
-            "CREATE TABLE IF NOT EXISTS migrations (number bigint PRIMARY KEY, sha256 text NOT NULL)"
-        )
+        await connection.execute(_MIGRATIONS)
         for number, text in _missing(await _found(connection, place) or [], known, place):
             await connection.execute(text)
             await connection.execute("INSERT INTO migrations VALUES ($1, $2)", number, _digest(text))

@@ -152,6 +152,11 @@ class RemoteStore(ABC):
     async def mark_damaged(self, run_id: str, reason: str) -> None:
         await self._asked("mark_damaged", run_id, reason)
 
+    async def reindex(self, row: RunRow) -> bool:
+        """See ``Upkeep``."""
+        written: bool = await self._asked("reindex", row)
+        return written
+
     async def faults(self) -> list[str]:
         """What ``SqliteStore.faults`` finds, in the owner."""
         found: list[str] = await self._asked("faults")

@@ -30,7 +30,7 @@ from .port import (
     Switch,
 )
 
-PROTOCOL_VERSION = 5
+PROTOCOL_VERSION = 6
 
 FRAME_BYTES_MAX = BLOB_BYTES_MAX + 2 * 1024 * 1024
 """The largest blob and what travels with it. A longer frame ends the connection."""
@@ -101,6 +101,7 @@ ARGUMENTS: dict[str, Any] = {
     "next_wake_ms": tuple[()],
     "mark_damaged": tuple[str, str],
     "faults": tuple[()],
+    "reindex": tuple[RunRow],
     "switches": tuple[()],
     "set_switch": tuple[Switch, bool],
     "submit": tuple[str, str, bytes],
@@ -130,6 +131,7 @@ ANSWERS: dict[str, Any] = {
     "next_wake_ms": int | None,
     "mark_damaged": None,
     "faults": list[str],
+    "reindex": bool,
     "switches": list[Switch],
     "set_switch": None,
     "submit": bytes,

@@ -28,8 +28,8 @@ from .port import (
     Switch,
     SwitchHandler,
 )
-from .sqlite_rows import SqliteRows
 from .sqlite_thread import StoreThread
+from .sqlite_upkeep import SqliteUpkeep
 
 LIGHT_BYTES_MAX = 64 * 1024
 """Blobs up to this sum are written between two ticks of the event loop, larger ones by the thread."""
@@ -60,7 +60,7 @@ class SqliteStore:
         self._on_ready = on_ready
         self._clock = StoreClock()
         self._now_ms = self._clock.now_ms if clock is None else NeverFalling(clock)
-        self._rows = SqliteRows(self._the_connection, self._now_ms, path)
+        self._rows = SqliteUpkeep(self._the_connection, self._now_ms, path)
         self._thread = StoreThread(path, self._rows)
         self._on_closed = on_closed
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -206,6 +206,10 @@ class SqliteStore:
         """What is wrong with the file as a whole: its pages, rows of the log without a run, blobs that aren't what
         their name says. Empty if nothing. Reads the whole file and holds up the store meanwhile."""
         return await self._thread.submit(self._rows.faults, writes=False, light=False)
+
+    async def reindex(self, row: RunRow) -> bool:
+        """See ``Upkeep``."""
+        return await self._thread.submit(lambda: self._rows.reindex(row), writes=True, light=True)
 
     # --- switches and outside commands -----------------------------------------------------------------------------
 

@@ -73,7 +73,7 @@ def runs_query(where: RunFilter, before: int | None) -> tuple[str, list[str | in
 
 
 class SqliteRows(SqliteAppends):
-    """Everything that a ``SqliteStore`` does with its connection."""
+    """What a ``SqliteStore`` reads, and how hosts own runs."""
 
     # --- reading ---------------------------------------------------------------------------------------------------
 

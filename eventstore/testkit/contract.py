@@ -17,6 +17,7 @@ from .ledger_cases import LedgerCases
 from .list_cases import ListCases
 from .ownership_cases import OwnershipCases
 from .port_cases import PortCases
+from .upkeep_cases import UpkeepCases
 from .waking_cases import WakingCases
 from .world import VARIANTS, World
 
@@ -24,7 +25,9 @@ Opening = Callable[[str], AbstractAsyncContextManager[World]]
 """Given a new empty folder: a world whose store is open, and empty, for the time of the block."""
 
 
-class Contract(AppendCases, LedgerCases, EarlierCases, WakingCases, OwnershipCases, PortCases, ListCases):
+class Contract(
+    AppendCases, LedgerCases, EarlierCases, WakingCases, OwnershipCases, PortCases, ListCases, UpkeepCases
+):
     """Each method ``test_…`` is a case: it takes a world of its own, and raises if the store does otherwise."""
 
 

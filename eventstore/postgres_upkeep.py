@@ -1,0 +1,98 @@
+"""The upkeep of a PostgreSQL store: what is wrong with it, and what is written besides runs."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, TypeVar
+
+from . import postgres_rows as sql
+from .port import RunRow
+from .postgres_clock import ServerClock
+from .postgres_link import ANSWER_S, LONG_ANSWER_S, Connection
+from .text_columns import from_column, to_column
+
+T = TypeVar("T")
+
+FAULTS_MAX = 20
+
+_REINDEX: Final = """
+WITH moved AS (
+    UPDATE runs SET tenant = $1, agent = $2, operation_id = $3, parent_id = $4, root_id = $5, created_at_ms = $6,
+        updated_at_ms = $7, epoch = greatest(epoch, $8), status = $9, outcome = $10, reason = $11, waiting_for = $12,
+        waiting_keys = ARRAY(SELECT decode(key, 'hex') FROM unnest($13::text[]) AS key), wake_at_ms = $14
+    WHERE run_id = $15 AND seq = $16 AND head = $17 RETURNING run_key, waiting_keys
+), gone AS (
+    DELETE FROM key_waits USING moved
+    WHERE key_waits.run_key = moved.run_key AND key_waits.key <> ALL (moved.waiting_keys)
+), begun AS (
+    INSERT INTO key_waits SELECT DISTINCT key, run_key FROM moved, unnest(waiting_keys) AS key ON CONFLICT DO NOTHING
+)
+SELECT count(*) FROM moved
+"""
+_WAKE: Final = "SELECT to_json(wake_runs(coalesce($1, server_ms()), ARRAY[$2::text]))::text"
+_WAITS_ASTRAY: Final = """
+SELECT run_id FROM runs, unnest(waiting_keys) AS waited
+WHERE waiting_keys <> '{}' AND NOT EXISTS (
+    SELECT FROM key_waits WHERE key_waits.key = waited AND key_waits.run_key = runs.run_key
+)
+UNION SELECT run_id FROM key_waits JOIN runs USING (run_key) WHERE key <> ALL (waiting_keys)
+ORDER BY run_id LIMIT $1
+"""
+
+
+class PostgresUpkeep:
+    """A part of ``PostgresStore``, which says how it reads and writes."""
+
+    _clock: ServerClock
+
+    async def read_with(self, call: Callable[[Connection], Awaitable[T]], seconds: float = ANSWER_S) -> T:
+        raise NotImplementedError
+
+    async def write_with(self, call: Callable[[Connection], Awaitable[T]]) -> T:
+        raise NotImplementedError
+
+    async def _waking(self, call: Callable[[Connection], Awaitable[Any]]) -> bool:
+        raise NotImplementedError
+
+    async def reindex(self, row: RunRow) -> bool:
+        """See ``Upkeep``. Two statements: after a crash between them the run is ready only by what else makes it so."""
+        index = row.index
+        values = (
+            *(
+                to_column(text)
+                for text in (row.tenant, row.agent, row.operation_id, row.parent_id, row.root_id)
+            ),
+            *(row.created_at_ms, row.updated_at_ms, row.epoch),
+            *(to_column(text) for text in (index.status, index.outcome, index.reason, index.waiting_for)),
+            [key.hex() for key in index.waiting_keys],
+            index.wake_at_ms,
+            *(to_column(row.run_id), row.seq, row.head),
+        )
+        written = await self.write_with(lambda connection: connection.fetchval(_REINDEX, *values))
+        if not written:
+            return False
+        given_ms, run_id = self._clock.given_ms(), to_column(row.run_id)
+        await self._waking(lambda connection: connection.fetchval(_WAKE, given_ms, run_id))
+        return True
+
+    async def faults(self) -> list[str]:
+        """What is wrong with the database as a whole: rows of the log without a run, blobs that aren't what their name
+        says. Empty if nothing. Reads every blob."""
+        orphans = await self.read_with(
+            lambda connection: connection.fetch(sql.ORPHANS, FAULTS_MAX), LONG_ANSWER_S
+        )
+        blobs = await self.read_with(
+            lambda connection: connection.fetch(sql.BAD_BLOBS, FAULTS_MAX), LONG_ANSWER_S
+        )
+        found = [
+            f"{row['count']} rows of the log from seq {row['seq']} have no run (key {row['run_key']})"
+            for row in orphans
+        ]
+        waits = await self.read_with(
+            lambda connection: connection.fetch(_WAITS_ASTRAY, FAULTS_MAX), LONG_ANSWER_S
+        )
+        found += [f"blob {row['sha256'].hex()} isn't what its name says" for row in blobs]
+        found += [
+            f"run {from_column(row['run_id'])}: the keys it waits for don't know of it" for row in waits
+        ]
+        return found[:FAULTS_MAX]

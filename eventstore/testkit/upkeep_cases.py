@@ -1,0 +1,88 @@
+"""A store's own upkeep."""
+
+from __future__ import annotations
+
+import msgspec
+
+from ...runtime.ledger import RunIndex
+from ..port import RunFilter
+from ..upkeep import Upkeep
+from .log_writer import ENDED, OPEN, waiting
+from .world import KEY, World
+
+
+def upkeep_of(world: World) -> Upkeep:
+    """The store, which must have it."""
+    assert isinstance(world.store, Upkeep)
+    return world.store
+
+
+class UpkeepCases:
+    """See ``contract.Contract``."""
+
+    async def test_an_index_row_is_written_anew(self, world: World) -> None:
+        log = world.writer("r1", host_id="h1")
+        await log.write("one", index=waiting(KEY))
+        await world.writer("r2").write("one")
+        row = await world.store.run("r1")
+        assert row is not None
+        for index in (
+            RunIndex(status="suspended", outcome="incomplete", waiting_for="person:c1"),
+            OPEN,
+            ENDED,
+        ):
+            told = msgspec.structs.replace(
+                row,
+                tenant="other",
+                agent="clerk",
+                operation_id="op2",
+                parent_id="r0",
+                root_id="r0",
+                created_at_ms=5,
+                updated_at_ms=row.updated_at_ms + 7,
+                epoch=3,
+                index=index,
+                damaged="not this",
+                owner="nor this",
+            )
+            assert await upkeep_of(world).reindex(told)
+            found = await world.store.run("r1")
+            assert found is not None
+            kept = msgspec.structs.replace(told, damaged="", owner="h1", ready=found.ready)
+            assert found == kept
+            where = RunFilter(tenant="other", status=index.status, updated_since_ms=told.updated_at_ms)
+            assert [one.run_id for one in await world.store.runs(where)] == ["r1"]
+        assert [one.run_id for one in await world.store.runs(RunFilter(tenant="acme"))] == ["r2"]
+
+    async def test_an_index_row_is_of_the_seq_and_head_that_it_was_made_from(self, world: World) -> None:
+        log = world.writer("r1")
+        await log.write("one")
+        row = await world.store.run("r1")
+        assert row is not None
+        await log.write("two")
+        assert not await upkeep_of(world).reindex(msgspec.structs.replace(row, tenant="other"))
+        now = await world.store.run("r1")
+        assert now is not None
+        assert now.tenant == "acme"
+        assert not await upkeep_of(world).reindex(msgspec.structs.replace(now, head=b"x" * 32))
+        assert not await upkeep_of(world).reindex(msgspec.structs.replace(now, run_id="nobody"))
+
+    async def test_a_run_whose_index_row_is_written_is_ready_and_goes_on(self, world: World) -> None:
+        log = world.writer("r1")
+        await log.write("one", index=RunIndex(status="suspended", outcome="incomplete"))
+        ended = world.writer("r2")
+        await ended.write("one", index=ENDED)
+        for run_id in ("r1", "r2"):
+            row = await world.store.run(run_id)
+            assert row is not None
+            assert await upkeep_of(world).reindex(row)
+        assert await world.store.ready_runs() == ["r1"]
+        assert world.woken == ["r1"]
+        # Neither a newer epoch that the run has, nor its writer's place is lost.
+        await world.store.register_host(world.host("h1"))
+        await world.store.acquire("r1", "h1")
+        row = await world.store.run("r1")
+        assert row is not None
+        assert await upkeep_of(world).reindex(msgspec.structs.replace(row, epoch=1))
+        log.epoch = 2
+        await log.write("two")
