@@ -45,7 +45,12 @@ class OwnedSqliteStore(SqliteStore):
         real = real_path(path)
         lock = await _take(lock_path(real), socket_name(real) if serve else "", take_over, brief)
         store = await cls.open(
-            real, clock=clock, on_submit=on_submit, on_ready=on_ready, on_closed=lock.release
+            real,
+            clock=clock,
+            on_submit=on_submit,
+            on_ready=on_ready,
+            on_closed=lock.release,
+            brief=brief,
         )
         assert isinstance(store, OwnedSqliteStore)
         if serve:

@@ -51,6 +51,7 @@ class SqliteStore:
         on_submit: SubmitHandler | None = None,
         on_ready: ReadyListener | None = None,
         on_closed: Callable[[], None] = lambda: None,
+        brief: bool = False,
     ) -> None:
         self.path = path
         self.on_submit = on_submit
@@ -60,7 +61,7 @@ class SqliteStore:
         self._on_ready = on_ready
         self._clock = StoreClock()
         self._now_ms = self._clock.now_ms if clock is None else NeverFalling(clock)
-        self._rows = SqliteUpkeep(self._the_connection, self._now_ms, path)
+        self._rows = SqliteUpkeep(self._the_connection, self._now_ms, path, marks=not brief)
         self._thread = StoreThread(path, self._rows)
         self._on_closed = on_closed
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -78,16 +79,19 @@ class SqliteStore:
         on_submit: SubmitHandler | None = None,
         on_ready: ReadyListener | None = None,
         on_closed: Callable[[], None] = lambda: None,
+        brief: bool = False,
     ) -> SqliteStore:
         """Open or create the file. The caller holds its lock; ``on_closed`` is called on the store's thread when nothing
-        here uses the file any more, also after a failed opening. Raises ``DamagedFile``, ``NewerSchema``, ``StoreError``."""
-        store = cls(path, clock=clock, on_submit=on_submit, on_ready=on_ready, on_closed=on_closed)
+        here uses the file any more, also after a failed opening. ``brief``: for one command, which writes nothing of its
+        own accord. Raises ``DamagedFile``, ``NewerSchema``, ``StoreError``."""
+        store = cls(
+            path, clock=clock, on_submit=on_submit, on_ready=on_ready, on_closed=on_closed, brief=brief
+        )
         store._loop = asyncio.get_running_loop()
         store._thread.listen(store._loop, store._announce)
         try:
             await store._thread.start(lambda: sqlite_file.connect(path))
-            floor_ms = await store._thread.submit(store._rows.begin, writes=False, light=False)
-            store._clock.raise_to(floor_ms)
+            store._clock.raise_to(store._rows.floor_ms)
         except BaseException:
             await store.close()
             raise
@@ -281,6 +285,6 @@ class SqliteStore:
         try:
             if self._thread.opened:
                 self._thread.checkpoint()
-                self._thread.connection.close()
+                self._thread.drop_connection()
         finally:
             self._on_closed()

@@ -12,8 +12,11 @@ from ..runtime.errors import DamagedFile, DiskFull, StoreError, StoreUrlError
 from .migrate import migrate, refuse_unknown
 
 CHECKED_BYTES_MAX = 16 * 1024 * 1024
-"""A file up to this size gets ``quick_check`` when it is opened; a larger one would hold up every command. The hash
+"""A file up to this size gets ``quick_check`` when it is opened (30 ms); a larger one would hold up every command. The hash
 chain (``verify``) covers the log of any size."""
+
+CHECKED_LEFT_BYTES_MAX = 256 * 1024 * 1024
+"""The same after an owner that didn't close the file, once (a second)."""
 
 WAL_KEPT_BYTES_MAX = 16 * 1024 * 1024
 """What a reset WAL file keeps on disk while the store is busy (overwriting is cheaper than growing)."""
@@ -99,13 +102,14 @@ def connect(path: str) -> sqlite3.Connection:
     Raises ``DamagedFile``, ``NewerSchema`` or ``StoreError``; the connection is closed then.
     """
     _check_header(path)
+    left_over = _size(f"{path}-wal") > 0
     try:
         # Two threads take turns with it under a lock of their own.
         connection = sqlite3.connect(
             path, isolation_level=None, timeout=5.0, cached_statements=256, check_same_thread=False
         )
     except sqlite3.Error as error:
-        raise DamagedFile(path, str(error)) from error
+        raise open_error(error, path) from error
     try:
         # Before the first read, or it comes too late. Nobody else may open the file, not even an owner that got a lock
         # file of its own because someone removed the first.
@@ -113,7 +117,9 @@ def connect(path: str) -> sqlite3.Connection:
         refuse_unknown(connection, path)
         _set_up(connection, path)
         migrate(connection)
-        if os.path.getsize(path) <= CHECKED_BYTES_MAX:
+        if left_over:
+            _fold_in(connection, path)
+        if os.path.getsize(path) <= (CHECKED_LEFT_BYTES_MAX if left_over else CHECKED_BYTES_MAX):
             verdict = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
             if verdict != "ok":
                 raise DamagedFile(path, str(verdict)[:500])
@@ -127,6 +133,25 @@ def connect(path: str) -> sqlite3.Connection:
     return connection
 
 
+def _fold_in(connection: sqlite3.Connection, path: str) -> None:
+    """What an owner left in the WAL when it was killed, or when its disk failed, may be no more than in the kernel's
+    memory: a commit that nobody was told of, or whose fsync failed. Before anybody acts on what is read here it is
+    written to the file and synced, which says so if the disk doesn't take it. Without space nothing can be folded in; the
+    WAL has been synced by then."""
+    try:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+    except sqlite3.Error as error:
+        if not isinstance(open_error(error, path), DiskFull):
+            raise
+
+
+def _size(path: str) -> int:
+    try:
+        return os.stat(path).st_size
+    except OSError:
+        return 0
+
+
 def open_error(error: Exception, path: str) -> StoreError:
     """Why opening failed, as a type."""
     name = getattr(error, "sqlite_errorname", "")
@@ -134,10 +159,13 @@ def open_error(error: Exception, path: str) -> StoreError:
         return DiskFull(path)
     if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
         return StoreError("file_locked", "another program has the file open", path=path)
-    if name.startswith(("SQLITE_READONLY", "SQLITE_PERM", "SQLITE_CANTOPEN", "SQLITE_IOERR")):
+    if name.startswith(_NO_DAMAGE):
         return StoreError(name.lower(), str(error), path=path)
     return DamagedFile(path, str(error))
 
+
+_NO_DAMAGE = ("SQLITE_READONLY", "SQLITE_PERM", "SQLITE_CANTOPEN", "SQLITE_IOERR", "SQLITE_NOMEM")
+"""What keeps a file from being opened and says nothing of what it holds."""
 
 _WRITING = ("SQLITE_IOERR_WRITE", "SQLITE_IOERR_SHMSIZE", "SQLITE_CANTOPEN")
 

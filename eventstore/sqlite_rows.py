@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
 from typing import Any, Final
 
@@ -24,6 +24,7 @@ from .port import (
 )
 from .run_pages import beginning, branches
 from .sqlite_append import LEDGER_COLUMNS, SqliteAppends, named
+from .sqlite_ends import damaged_ends
 
 FAULTS_MAX = 20
 """Faults that one look at the file reports."""
@@ -73,7 +74,21 @@ def runs_query(where: RunFilter, before: int | None) -> tuple[str, list[str | in
 
 
 class SqliteRows(SqliteAppends):
-    """What a ``SqliteStore`` reads, and how hosts own runs."""
+    """What a ``SqliteStore`` reads, and how hosts own runs. ``marks``: damage that is found when it begins is written
+    down."""
+
+    def __init__(
+        self,
+        connection: Callable[[], sqlite3.Connection],
+        now_ms: Callable[[], int],
+        path: str = "",
+        *,
+        marks: bool = True,
+    ) -> None:
+        super().__init__(connection, now_ms, path)
+        self._marks = marks
+        self.floor_ms = 0
+        """The highest time on record when it began, which the store's clock must not fall below."""
 
     # --- reading ---------------------------------------------------------------------------------------------------
 
@@ -94,13 +109,32 @@ class SqliteRows(SqliteAppends):
                 self._switches_changed = False
         return super().take_woken()
 
-    def begin(self) -> int:
-        """The first job on an open connection. The highest time on record, which the store's clock must not fall
-        below."""
+    def begin(self) -> None:
+        """First of all on a connection that was just opened: nothing that an earlier one said is believed any more. What was
+        written last is checked, and a run whose end isn't as written is marked as damaged; if there is no space for
+        the mark, whoever reads the run finds out."""
+        self._known.clear()
         self.switches_known = tuple(self.switches())
         rested = self._one("SELECT max(rested_at_ms) FROM runs WHERE rested_at_ms IS NOT NULL")[0]
         working = self._one("SELECT max(updated_at_ms) FROM runs WHERE rest = ''")[0]
-        return max(int(rested or 0), int(working or 0))
+        self.floor_ms = max(int(rested or 0), int(working or 0))
+        if self._marks and (damaged := damaged_ends(self._connection())):
+            self._mark(damaged)
+
+    def _mark(self, damaged: Mapping[str, str]) -> None:
+        connection = self._connection()
+        mark = self.mark()
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            for run_id, reason in damaged.items():
+                self.mark_damaged(run_id, reason)
+            connection.execute("COMMIT")
+        except sqlite3.Error as error:
+            self.forget(mark)
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            if not error.sqlite_errorname.startswith(("SQLITE_FULL", "SQLITE_IOERR_WRITE")):
+                raise
 
     def identity(self) -> str:
         found: bytes = self._one("SELECT store_id FROM identity")[0]

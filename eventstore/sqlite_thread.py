@@ -6,6 +6,10 @@ are one commit, and no thread has to be woken, which costs as much as the commit
 that takes milliseconds), and for everything heavy or from elsewhere, the store's thread does the work instead.
 
 A caller that is cancelled stops waiting; its job runs to its end all the same, so a cancelled write may be committed.
+
+After an error that leaves it open what the file holds (an fsync, or a rollback, that failed) the connection is closed
+and the file opened anew, with all that opening checks, before anything is read or written. Until that is done every
+job is told why; what can be read afterwards is what is on disk.
 """
 
 from __future__ import annotations
@@ -57,15 +61,24 @@ WAITING_JOBS_MAX = 20_000
 IDLE_MS = 1_000
 """After this long without a job the WAL is copied into the file and cut to nothing."""
 
+MEND_PAUSE_MS = 500
+"""A file that couldn't be opened anew is tried again by the first job after so long."""
+
 _FATAL = ("SQLITE_IOERR_FSYNC", "SQLITE_IOERR_DIR_FSYNC", "SQLITE_IOERR_CLOSE")
 """After these nobody knows what is on disk: the kernel may have dropped the pages and call a later fsync good."""
+
+_LOST_WRITE = (
+    "the disk may not have kept what was written last. The file is opened anew and checked before it serves; "
+    "read before you act again, and look at the disk"
+)
 
 
 class Job:
     """One piece of work. ``light``: short enough to be run between two ticks of an event loop. ``future`` is for a caller
-    that waits; a lone caller's job has none and is asked for its ``outcome``."""
+    that waits; a lone caller's job has none and is asked for its ``outcome``. ``last``: it closes the file, whatever
+    state that is in."""
 
-    __slots__ = ("error", "future", "light", "loop", "result", "run", "writes")
+    __slots__ = ("error", "future", "last", "light", "loop", "result", "run", "writes")
 
     def __init__(
         self,
@@ -80,6 +93,7 @@ class Job:
         self.light = light
         self.loop = loop
         self.future = future
+        self.last = False
         self.result: Any = None
         self.error: BaseException | None = None
 
@@ -99,10 +113,13 @@ class Gathered(Protocol):
 
     def take_woken(self) -> Sequence[str]: ...
 
+    def begin(self) -> None: ...
+
 
 class StoreThread:
     """Runs jobs against one connection. ``gathered`` is asked for its mark before a write and told to forget what came
-    after it when that was rolled back; what it has after a commit is announced to the listener."""
+    after it when that was rolled back; what it has after a commit is announced to the listener. It begins anew with
+    each connection that is opened."""
 
     def __init__(
         self,
@@ -126,7 +143,10 @@ class StoreThread:
         self._wake: queue.SimpleQueue[bool] = queue.SimpleQueue()
         self._dirty = False
         self._batches = 0
+        # Set by whoever has the turn, and taken back by the thread.
         self._broken: StoreError | None = None
+        self._mend_after_ns = 0
+        self._connect: Callable[[], sqlite3.Connection] | None = None
         self._closed = False
         self._connection: sqlite3.Connection | None = None
         # A daemon, so that a program that forgets to close ends all the same. SQLite needs no farewell: what was
@@ -141,11 +161,38 @@ class StoreThread:
         """Open the connection on the thread; the future carries what ``connect`` raised. The running loop becomes the
         one whose ticks commit."""
         self._home = asyncio.get_running_loop()
+        self._connect = connect
         self._thread.start()
-        return self.submit(lambda: self._open(connect), writes=False, light=False)
+        return self.submit(self._open, writes=False, light=False)
 
-    def _open(self, connect: Callable[[], sqlite3.Connection]) -> None:
-        self._connection = connect()
+    def _open(self) -> None:
+        assert self._connect is not None
+        self._connection = self._connect()
+        self._gathered.begin()
+
+    def _mend(self) -> None:
+        """Open the file anew after what broke the connection. If that fails the store stays broken, by the newer reason."""
+        if time.monotonic_ns() < self._mend_after_ns:
+            return
+        self.drop_connection()
+        try:
+            self._open()
+        except (sqlite3.Error, UnicodeDecodeError) as error:
+            self.drop_connection()
+            self._broken = self._typed(error)
+        except StoreError as error:
+            self.drop_connection()
+            self._broken = error
+        else:
+            self._broken = None
+        self._mend_after_ns = time.monotonic_ns() + MEND_PAUSE_MS * 1_000_000 if self._broken else 0
+
+    def drop_connection(self) -> None:
+        """Close it, whatever state it is in. SQLite folds in what was committed, if it can, and no more than that."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with contextlib.suppress(sqlite3.Error):  # of a file that is to be given up
+                connection.close()
 
     @property
     def opened(self) -> bool:
@@ -167,7 +214,7 @@ class StoreThread:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
         self._jobs.append(Job(run, writes, light, loop, future))
-        if not light or loop is not self._home or time.monotonic_ns() < self._slow_until_ns:
+        if not light or self._broken or loop is not self._home or time.monotonic_ns() < self._slow_until_ns:
             self._wake.put(True)
         elif not self._tick_asked:
             self._tick_asked = True
@@ -182,7 +229,7 @@ class StoreThread:
         of one. Who else has something to commit in this turn shows at once, and then all queue for the ticks. A caller
         that is answered without waiting must let the loop turn by itself now and then.
         """
-        if self._crowd or self._jobs or self._tick_asked or self._closed:
+        if self._crowd or self._jobs or self._tick_asked or self._closed or self._broken:
             return None
         loop = asyncio.get_running_loop()
         if loop is not self._home or time.monotonic_ns() < self._slow_until_ns:
@@ -222,6 +269,7 @@ class StoreThread:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[None] = loop.create_future()
         job = Job(last, False, False, loop, future)
+        job.last = True
         if self._thread.ident is None:
             self._read(job)
             _resolve([job])
@@ -241,7 +289,7 @@ class StoreThread:
             return
         try:
             batch = self._take(TICK_JOBS_MAX)
-            if not all(job.light for job in batch):
+            if self._broken or not all(job.light for job in batch):
                 self._jobs.extendleft(reversed(batch))
                 self._wake.put(True)
                 return
@@ -286,13 +334,16 @@ class StoreThread:
             except queue.Empty:
                 with self._turn:
                     if seen == self._batches:
-                        self.checkpoint()
+                        if self._broken is None:
+                            self.checkpoint()
                         self._dirty = False
                     seen = self._batches
                 continue
             while self._jobs:
                 with self._turn:
                     batch = self._take(BATCH_JOBS_MAX)
+                    if self._broken is not None and not self._closed:
+                        self._mend()
                     woken = self._run_batch(batch)
                 self._answer(batch, woken)
 
@@ -312,9 +363,12 @@ class StoreThread:
         for job in batch:
             if not job.writes:
                 self._read(job)
-        return self._gathered.take_woken()
+        return self._gathered.take_woken() if self._broken is None else ()
 
     def _read(self, job: Job) -> None:
+        if self._broken is not None and not job.last:
+            job.error = self._broken  # an open transaction that isn't to be would be read as if it were
+            return
         try:
             job.result = job.run()
         except (sqlite3.Error, UnicodeDecodeError) as error:
@@ -355,10 +409,10 @@ class StoreThread:
             typed = self._typed(error)
             if _name(error).startswith(_FATAL):
                 self._broken = typed
-            return typed
+            return self._broken or typed
         except BaseException as error:  # noqa: BLE001  a job's own error, such as a run that isn't there
             self._roll_back(connection, mark)
-            return error
+            return self._broken or error
         return None
 
     def _is_hopeless(self, error: BaseException) -> bool:
@@ -404,13 +458,19 @@ class StoreThread:
             name.startswith("SQLITE_IOERR_WRITE") and has_no_space(self.path)
         ):
             typed = DiskFull(self.path)
+        elif name.startswith(_FATAL):
+            typed = StoreError(name.lower(), f"{error}: {_LOST_WRITE}", path=self.path)
         else:
             typed = StoreError(name.lower() or "sqlite_error", str(error), path=self.path)
-        typed.__cause__ = error
+        # Without its traceback: the frames would keep statements, and with them a connection that is to be closed.
+        typed.__cause__ = error.with_traceback(None)
         return typed
 
     def checkpoint(self) -> None:
-        """Copy the WAL into the file and cut it. A failure costs nothing: the WAL stays as it is."""
+        """Copy the WAL into the file and cut it. A failure costs nothing: the WAL stays as it is. Nothing is done with a
+        connection that is to be given up."""
+        if self._broken is not None:
+            return
         try:
             self.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
         except sqlite3.Error as error:

@@ -408,24 +408,6 @@ async def test_a_lone_commit_that_happened_although_it_failed_is_found_out(
 
 
 @pytest.mark.asyncio
-async def test_after_a_failed_fsync_nothing_is_acknowledged_any_more(
-    tmp_path: Path, made: list[Tampered]
-) -> None:
-    store = await SqliteStore.open(str(tmp_path / "runs.db"))
-    log = LogWriter(store, "r1")
-    await log.write("one")
-    made[0].fails = ("SQLITE_IOERR_FSYNC", False)
-    for _ in range(2):
-        with pytest.raises(StoreError) as caught:
-            await log.append("two")
-        assert caught.value.code == "sqlite_ioerr_fsync"
-    await store.close()
-    store = await SqliteStore.open(str(tmp_path / "runs.db"))
-    assert len(await store.read("r1")) == 1
-    await store.close()
-
-
-@pytest.mark.asyncio
 async def test_a_jobs_own_error_is_its_callers_and_leaves_its_mates(tmp_path: Path) -> None:
     woken: list[str] = []
     store = await SqliteStore.open(str(tmp_path / "runs.db"), on_ready=woken.extend)
