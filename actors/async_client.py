@@ -102,6 +102,10 @@ class AsyncRuntime:
         """As ``Runtime.state``."""
         return await self._on_loop(self._embedded.load(id_of(run_id)))
 
+    async def token_data(self, run_id: AnyRun, turn: int) -> bytes | None:
+        """As ``Runtime.token_data``."""
+        return await self._on_loop(self._embedded.token_data(id_of(run_id), turn))
+
     async def submit(self, run_id: AnyRun, command: OutsideCommand) -> CommandAnswer:
         """As ``Runtime.submit``."""
         return await self._on_loop(self._embedded.submit(id_of(run_id), command))

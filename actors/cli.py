@@ -23,6 +23,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "log": (".cli_runs:log", "What happened, one line an event."),
     "tree": (".cli_tree:tree", "A run and the runs that it started."),
     "request": (".cli_request:request", "What a model was asked, from the log alone."),
+    "tokens": (".cli_tokens:tokens", "What a backend said of a turn token by token."),
     "replay": (".cli_runs:replay", "The state at a seq, from the log alone."),
     "verify": (".cli_verify:verify", "Whether the logs are what was written."),
     "inbox": (".cli_inbox:inbox", "What waits for a person."),

@@ -281,6 +281,12 @@ class Runtime:
         """The folded state from the log, as committed now. Raises ``RunNotFound``."""
         return self._call(self._embedded.load(id_of(run_id)))
 
+    def token_data(self, run_id: AnyRun, turn: int) -> bytes | None:
+        """What the backend said of a turn token by token (ids, log-probabilities, masks), byte for byte as it came; None if it said
+        nothing, or it wasn't kept (``model_responded.tokens`` says which). Of an adapter over HTTP it is a JSON object
+        (``adapters/token_data.py``). Raises ``RunNotFound``, ``LogDamaged`` for bytes that were altered, ``StoreError``."""
+        return self._call(self._embedded.token_data(id_of(run_id), turn))
+
     # --- commands ----------------------------------------------------------------------------------------------
 
     def submit(self, run_id: AnyRun, command: OutsideCommand) -> CommandAnswer:

@@ -518,7 +518,7 @@ class RunDriver:
                     adapter = self.around.adapter_for(state)
                     secrets = self.around.gate.secrets
                     self._asked = (order.turn, order.attempt, state.seq)
-                    self._out.request_model(order, adapter, state, now, self._progress, secrets)
+                    self._out.request_model(order, adapter, state, now, self._progress, self._keep, secrets)
                 case Execute() if ending:
                     # Its intent and the end came in one step: it was never out, and stays so.
                     self._land(order, not_dispatched(order.call, order.attempt, "cancelled"))
@@ -575,6 +575,10 @@ class RunDriver:
         if report.artifact is not None and report.executed.artifact is not None:
             self._journal.blobs.append((report.executed.artifact, report.artifact))
         self._land(order, report.executed)
+
+    def _keep(self, digest: bytes, blob: bytes) -> None:
+        """Goes with the next append, which the answer that names it is in."""
+        self._journal.blobs.append((digest, blob))
 
     def _progress(self, item: Progress) -> None:
         asked = self._asked

@@ -18,6 +18,7 @@ from ..adapters.port import ModelAdapter
 from ..eventstore.history import load_run
 from ..eventstore.inbox import KINDS, Inbox, Kind, gather_inbox
 from ..eventstore.port import EventStore
+from ..eventstore.token_data import token_data_of
 from ..runtime.commands import CommandAnswer, OutsideCommand
 from ..runtime.errors import DeclarationError, RunNotFound, StoreError
 from ..runtime.events import RunStarted
@@ -428,6 +429,10 @@ class Embedded:
             return state
 
         return await self._with(read)
+
+    async def token_data(self, run_id: str, turn: int) -> bytes | None:
+        """As ``Runtime.token_data``."""
+        return await self._with(lambda serving: token_data_of(serving.store, run_id, turn))
 
     async def result(self, run_id: str, timeout_s: float | None, until: Until) -> Result:
         """Wait for a run; raises as ``Runtime.result``."""

@@ -10,16 +10,19 @@ import asyncio
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
+import msgspec
+
 from ..adapters.port import AttemptReset, ModelAdapter, Progress
 from ..runtime.canonical import decode_canonical
 from ..runtime.commands import Command, ModelReplied
 from ..runtime.context import model_input
-from ..runtime.model import ModelTurn
+from ..runtime.model import FINISH, ModelTurn
 from ..runtime.observed import version_to_read
 from ..runtime.orders import Execute, Order, RequestModel
 from ..runtime.redacted_turn import redacted_turn
 from ..runtime.results import room_for_result
 from ..runtime.state import State
+from ..runtime.token_data import kept_token_data
 from ..runtime.tool_spec import ToolSpec
 from .context import ToolContext
 from .execution import Report
@@ -101,18 +104,28 @@ class InFlight:
         state: State,
         now_ms: int,
         progress: Callable[[Progress], None],
+        keep: Callable[[bytes, bytes], None],
         secrets: Secrets | None = None,
     ) -> None:
-        """Send the open model request."""
+        """Send the open model request. ``keep``: a blob, by its hash, that is to be stored with the answer."""
         request = model_input(state)
         timeout_ms = max(1, min(state.limits.model_request_ms, state.deadline_at_ms - now_ms))
 
         def deliver(reply: ModelTurn) -> None:
             if reply.finish not in ("calls", "final", "paused"):
                 progress(AttemptReset(order.turn, order.attempt))
+            # What will not be an answer keeps none of it.
+            data = reply.token_data if reply.finish in FINISH and not FINISH[reply.finish].retry else None
+            tokens, blob = kept_token_data(data, withheld=secrets is not None)
+            if tokens is not None and tokens.sha256 is not None and blob is not None:
+                keep(tokens.sha256, blob)
+            if reply.token_data is not None:
+                reply = msgspec.structs.replace(reply, token_data=None)
             if secrets is not None:
                 reply = redacted_turn(reply, secrets.redactor, state.tools)
-            self._land(order, ModelReplied(turn=order.turn, attempt=order.attempt, reply=reply))
+            self._land(
+                order, ModelReplied(turn=order.turn, attempt=order.attempt, reply=reply, tokens=tokens)
+            )
 
         self.orders[order] = None
         cancel = ask_model(adapter, request, timeout_ms, progress, deliver)

@@ -16,6 +16,7 @@ from .finish_table import MESSAGES, NOT_SENT_AGAIN, Facts, FinishRow, row_of
 from .provider_errors import MESSAGE_CHARS_MAX, NATIVE_CHARS_MAX, refusal, request_id_in
 from .secret import Secret, safe_text, without
 from .sse import Frame
+from .token_data import TokenPieces
 
 LABEL_CHARS_MAX: Final = 256
 
@@ -92,7 +93,7 @@ class CallDraft:
 class Draft:
     """What was read so far. ``native``: the finish value as it came. ``ended``: the terminal event arrived. ``error``: the
     body of an error in a good answer's place. ``hosted``: the provider's own tools that were at work. ``unknown``: what was
-    kept and skipped, by kind. ``signs``: what may be shown, until it is taken."""
+    kept and skipped, by kind. ``signs``: what may be shown, until it is taken. ``tokens``: what was said of single tokens."""
 
     def __init__(self) -> None:
         self.texts: list[str] = []
@@ -109,6 +110,7 @@ class Draft:
         self.hosted: list[str] = []
         self.unknown: Counter[str] = Counter()
         self.signs: list[Sign] = []
+        self.tokens = TokenPieces()
 
     def skip(self, kind: str) -> None:
         """Count something that isn't known."""
@@ -187,6 +189,7 @@ def turn_of(assembly: Assembly, exchange: Exchange) -> ModelTurn:
         safe_message=MESSAGES.get(row.code, ""),
         retryable=row.code not in NOT_SENT_AGAIN,
         hosted=tuple(safe_text(name, LABEL_CHARS_MAX, exchange.secrets) for name in draft.hosted),
+        token_data=None if failed else draft.tokens.blob(),
     )
     return identified(draft, turn, exchange)
 

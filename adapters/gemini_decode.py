@@ -80,6 +80,8 @@ class _Candidate(msgspec.Struct, gc=False, rename="camel"):
     continuation_token: object = None
     grounding_metadata: Raw = MISSING
     url_context_metadata: Raw = MISSING
+    logprobs_result: Raw = MISSING
+    avg_logprobs: Raw = MISSING
 
 
 class _Feedback(msgspec.Struct, gc=False, rename="camel"):
@@ -198,6 +200,8 @@ class GeminiAssembly:
         ):
             if present(metadata) and bytes(metadata).replace(b" ", b"") != b"{}" and name not in draft.hosted:
                 draft.hosted.append(name)
+        draft.tokens.keep("candidates.logprobsResult", candidate.logprobs_result)
+        draft.tokens.keep("candidates.avgLogprobs", candidate.avg_logprobs)
         reason = candidate.finish_reason
         if reason is None or draft.native == "promptFeedback":
             return

@@ -27,6 +27,7 @@ from .openai_chat_wire import (
     WireMessage,
     decode_completion,
     decode_parts,
+    keep_tokens,
 )
 from .provider_errors import read_error
 from .secret import Secret
@@ -97,6 +98,7 @@ class ChatAssembly:
         if len(choices) > 1:
             # One was asked for. Which of several is meant nobody said.
             raise Misread("several_choices", "the answer holds several choices", model=True)
+        keep_tokens(draft.tokens, completion)
         self._take(choices[0])
 
     def frame(self, frame: Frame) -> None:
@@ -114,6 +116,7 @@ class ChatAssembly:
         draft.served_model = text_of(piece.model) or draft.served_model
         if "usage" not in twice:
             draft.usage = read_usage(piece.usage) or draft.usage
+        keep_tokens(draft.tokens, piece)
         self._stream.add(piece.choices or ())
 
     def settle(self) -> None:

@@ -19,12 +19,16 @@ from .answer_draft import CALLS_MAX, CallDraft, CallSeen, Draft, Misread, TextSe
 from .finish_table import OPENAI_RESPONSES, FinishRow
 from .history import CALL_MARK
 from .sse import Frame
+from .token_data import TokenPieces
 from .wire_json import MISSING, check_object, count_of, present, text_of, value_of, written_bytes
 
 CONTINUATION_TAG: Final = "openai_responses"
 
 _ONCE: Final = ("id", "model", "status", "output", "error", "incomplete_details", "type", "item", "response")
 _OPAQUE: Final = ("arguments",)
+
+TOKENS_OF_ITEM: Final = "output.content.logprobs"
+TOKENS_OF_DELTA: Final = "response.output_text.delta.logprobs"
 
 FUNCTION: Final = "function_call"
 CUSTOM: Final = "custom_tool_call"
@@ -69,6 +73,7 @@ class _Part(msgspec.Struct, gc=False):
     type: object = None
     text: object = None
     refusal: object = None
+    logprobs: Raw = MISSING
 
 
 class _Reason(msgspec.Struct, gc=False):
@@ -92,6 +97,7 @@ class _Event(msgspec.Struct, gc=False):
     response: _Response | None = None
     delta: object = None
     error: Raw = MISSING
+    logprobs: Raw = MISSING
 
 
 _decode_response = msgspec.json.Decoder(_Response).decode
@@ -113,6 +119,7 @@ class ResponsesAssembly:
         self._opened: dict[int, str] = {}
         self._calls_opened = 0
         self._final: _Response | None = None
+        self._shown_tokens = TokenPieces()
 
     def rows(self) -> tuple[FinishRow, ...]:
         return OPENAI_RESPONSES
@@ -146,6 +153,7 @@ class ResponsesAssembly:
             case "response.output_text.delta" if text := text_of(event.delta):
                 draft.texts.append(text)
                 draft.signs.append(TextSeen(text))
+                self._shown_tokens.keep(TOKENS_OF_DELTA, event.logprobs)
             case "error":
                 draft.error = frame.data
             case _ if present(event.error):
@@ -165,6 +173,8 @@ class ResponsesAssembly:
         if done and final and _calls_in(done) != _calls_in(final):
             raise Misread("answer_disagrees", "the stream and its last event hold different calls")
         self._read(done or final)
+        if TOKENS_OF_ITEM not in self.draft.tokens:  # some servers say it with each delta alone
+            self.draft.tokens.take(self._shown_tokens)
         if final:
             return
         for index in sorted(self._opened.keys() - self._done.keys()):
@@ -275,6 +285,7 @@ class ResponsesAssembly:
         for part in _decode_parts(raw):
             if part.type in ("output_text", "text"):
                 draft.texts.append(text_of(part.text))
+                draft.tokens.keep(TOKENS_OF_ITEM, part.logprobs)
             elif part.type == "refusal":
                 draft.refusals.append(text_of(part.refusal) or "refused")
             else:

@@ -122,10 +122,18 @@ def _model_words(event: e.ModelRequested | e.ModelResponded | e.ModelFailed) -> 
             text = f"{event.finish}, {_counted(event.calls, 'call')}" if event.calls else event.finish
             text += f", {event.spent_input_tokens} + {event.spent_output_tokens} tokens"
             text += "".join(f", {count} by {name}" for name, count in event.hosted) + _side(event.side)
+            text += _tokens(event.tokens)
             return f"{text}: {event.text}" if event.text else text
         case e.ModelFailed():
             then = "tried again" if event.retry_at_ms else "not tried again"
             return _joined(f"{event.code}, {then}{_side(event.side)}", detail=event.safe_message)
+
+
+def _tokens(tokens: e.TokenData | None) -> str:
+    if tokens is None:
+        return ""
+    kept = "not kept" if tokens.sha256 is None else tokens.sha256.hex()
+    return f", {tokens.size} bytes of token data ({kept})"
 
 
 def _side(side: e.SideSpent | None) -> str:

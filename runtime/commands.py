@@ -14,7 +14,7 @@ import msgspec
 
 from .definitions import DefinitionChange
 from .errors import CallerError
-from .events import Rung, RungVerdict, Source, UnknownBelow
+from .events import Rung, RungVerdict, Source, TokenData, UnknownBelow
 from .ledger import LedgerRow
 from .model import ModelTurn
 from .taint import TaintSource
@@ -35,11 +35,13 @@ class TakeOver(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class ModelReplied(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The adapter's answer to one request, errors included."""
+    """The adapter's answer to one request, errors included. ``tokens``: what of its token-level data is kept; the bytes are in the
+    store's hands, and no longer in ``reply``."""
 
     turn: int
     attempt: int
     reply: ModelTurn
+    tokens: TokenData | None = None
 
 
 class Refused(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -208,6 +208,14 @@ class SideSpent(msgspec.Struct, frozen=True, array_like=True, gc=False):
     made: tuple[SideAttempt, ...] = ()
 
 
+class TokenData(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Token-level data that came with an answer: the hash of its blob, and how many bytes it has. Without a hash it was too
+    large, or withheld, and isn't kept."""
+
+    sha256: bytes | None
+    size: int
+
+
 class ModelRequested(Event, frozen=True, tag="model_requested"):
     """Intent to send a request for the first ``items`` history items, with its reservations. ``side``: what is set aside for
     side attempts beside them; None where the adapter declares none."""
@@ -225,7 +233,7 @@ class ModelRequested(Event, frozen=True, tag="model_requested"):
 class ModelResponded(Event, frozen=True, tag="model_responded"):
     """A turn arrived whole. ``spent_*`` settle the reservation: the reported usage, or the bounds if unknown.
     ``hosted``: how often which declared tool of the provider's own was at work for it. ``side``: the side attempts made for it,
-    which ``spent_*`` include; None for none."""
+    which ``spent_*`` include; None for none. ``tokens``: what the backend said of it token by token; None for nothing."""
 
     turn: int
     attempt: int
@@ -244,6 +252,7 @@ class ModelResponded(Event, frozen=True, tag="model_responded"):
     total_ms: int = 0
     hosted: tuple[tuple[str, int], ...] = ()
     side: SideSpent | None = None
+    tokens: TokenData | None = None
 
 
 class ModelFailed(Event, frozen=True, tag="model_failed"):

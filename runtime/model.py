@@ -89,6 +89,8 @@ class ModelTurn(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     ``finish`` other than ``calls`` and ``final`` never executes and never completes anything. ``retryable`` and
     ``retry_after_ms`` only count for finishes that may be retried. ``hosted`` names provider-side tool blocks.
     ``side_attempts``: what else the adapter asked models for it, failed ones too; None: nobody knows how many there were.
+    ``token_data``: token ids, log-probabilities, masks, as the backend wrote them, of at most ``token_data.TOKEN_DATA_BYTES_MAX``
+    bytes; kept as a blob beside the log and read by nobody here. None: none came.
     """
 
     finish: FinishKind
@@ -107,6 +109,7 @@ class ModelTurn(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     first_token_ms: int = 0
     total_ms: int = 0
     side_attempts: tuple[SideAttempt, ...] | None = ()
+    token_data: bytes | None = None
 
 
 class UserItem(msgspec.Struct, frozen=True, array_like=True, tag="user", gc=False):

@@ -243,6 +243,7 @@ def model_replied(state: State, command: ModelReplied, now_ms: int) -> Decision:
         reply.total_ms,
         tuple(sorted(Counter(reply.hosted).items())) if reply.hosted else (),
         side,
+        command.tokens,
     )
     if not calls:
         return Decision((responded,))

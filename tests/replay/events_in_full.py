@@ -67,6 +67,7 @@ EVENTS: tuple[e.AnyEvent, ...] = (
         8,
         (("web_search", 2),),
         SIDE,
+        e.TokenData(A, 9),
     ),
     e.ModelFailed(1, 2, "overloaded", True, 5_000, 10, 20, 30, "error", "try later", "resp", SIDE),
     e.DefinitionAdopted("refund", A, B, b'{"name":"refund"}'),
