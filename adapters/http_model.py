@@ -32,7 +32,7 @@ from .port import ProgressSink
 from .provider_errors import NOTHING_USED
 from .recorded import RecordedExchange, append_exchange, exchange_of
 from .secret import Secret, safe_text
-from .shown import Shown
+from .shown import Shown, on_loop
 
 MESSAGE_CHARS_MAX: Final = 512
 REQUEST_BYTES_MAX: Final = 64 * 1024 * 1024
@@ -155,22 +155,26 @@ class HttpModel(ABC):
             return _unsent(error.code, str(error))
         if len(body) > REQUEST_BYTES_MAX:
             return _unsent("request_too_large", f"the request is over {REQUEST_BYTES_MAX} bytes")
+        shown = Shown(request, progress, later=on_loop(asyncio.get_running_loop()))
         reading = _Reading(
             self.family,
             [*self._headers.values(), *self._query, *([] if key is None else [key])],
             self._response_bytes_max,
-            Shown(request, progress),
+            shown,
             records=self._record_to is not None,
         )
-        reply = await self._client.stream(
-            self._url_for(request).reveal(),
-            self._headers_for(request, key),
-            body,
-            timeout_ms=timeout_ms,
-            receive=reading.receive,
-            idle_ms=self._idle_ms,
-        )
-        turn = await reading.turn(reply)
+        try:
+            reply = await self._client.stream(
+                self._url_for(request).reveal(),
+                self._headers_for(request, key),
+                body,
+                timeout_ms=timeout_ms,
+                receive=reading.receive,
+                idle_ms=self._idle_ms,
+            )
+            turn = await reading.turn(reply)
+        finally:
+            shown.close()
         if self._record_to is not None and (kept := reading.exchange(request, body, reply)) is not None:
             try:
                 await asyncio.to_thread(append_exchange, self._record_to, kept)

@@ -263,6 +263,39 @@ def test_text_is_shown_twenty_times_a_second_at_most_and_calls_at_once() -> None
     assert seen[-1] == CallPreparing(3, 2, 0, "look")
 
 
+def test_text_that_waits_is_shown_when_its_time_is_there_though_nothing_more_comes() -> None:
+    """A server may stop for minutes in the middle of an answer, and what it wrote last is not to wait for what it writes next."""
+    seen: list[Progress] = []
+    now = [0.0]
+    timers: list[tuple[float, Callable[[], None]]] = []
+    cancelled: list[int] = []
+
+    def later(delay_s: float, call: Callable[[], None]) -> Callable[[], None]:
+        number = len(timers)
+        timers.append((delay_s, call))
+        return lambda: cancelled.append(number)
+
+    shown = Shown(asked(), seen.append, clock=lambda: now[0], later=later)
+    shown.show([TextSeen("a")])
+    assert (seen, timers) == ([TextDelta(3, 2, 0, "a")], []), "the first at once"
+    now[0] = 0.01
+    shown.show([TextSeen("b")])
+    shown.show([TextSeen("c")])
+    ((delay_s, call),) = timers
+    assert delay_s == pytest.approx(0.04)
+    now[0] = 0.05
+    call()
+    assert seen[1:] == [TextDelta(3, 2, 1, "bc")]
+    shown.show([TextSeen("d")])
+    shown.flush()
+    assert (seen[2:], cancelled) == ([TextDelta(3, 2, 3, "d")], [1]), (
+        "a piece that goes anyway needs no timer"
+    )
+    shown.show([TextSeen("e")])
+    shown.close()
+    assert (len(seen), cancelled) == (3, [1, 2]), "an answer that nobody waits for any more shows nothing"
+
+
 # --- settings ---------------------------------------------------------------------------------------------------------
 
 
