@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import sys
 import threading
 from collections import Counter, defaultdict
@@ -181,7 +182,8 @@ def serve(shop: Shop) -> None:
     server = _Server((ADDRESS, 0), handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     with contextlib.suppress(BrokenPipeError):  # whoever started this is gone already
-        print(server.server_address[1], flush=True)
+        # Not printed: what ``print`` couldn't write it would try again at the end, and complain.
+        os.write(1, f"{server.server_address[1]}\n".encode())
     sys.stdin.buffer.read()
     server.server_close()
 

@@ -328,6 +328,24 @@ def test_late_it_ends_all_and_says_so(tmp_path: Path) -> None:
         demo.kill()
 
 
+def test_a_shop_whose_starter_is_gone_ends_without_a_word() -> None:
+    reads, writes = os.pipe()
+    os.close(reads)
+    try:
+        command = [sys.executable, "-m", "boundloop.actors.demo_far_side"]
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=writes,
+            stderr=subprocess.PIPE,
+            timeout=RUN_S,
+            check=False,
+        )
+    finally:
+        os.close(writes)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
 def test_a_store_that_another_process_owns_is_refused(tmp_path: Path) -> None:
     owner = subprocess.Popen(
         [

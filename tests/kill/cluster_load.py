@@ -107,6 +107,11 @@ def message(seed: int, run_id: str) -> str:
     return f"{run_id} plan-{random.Random(f'{seed} {run_id}').randrange(PLANS)};"
 
 
+def permissions(tenant: str, principal: str) -> frozenset[str]:
+    """None are needed; but who has this has this module, so that a run actor imports it and tells."""
+    return frozenset()
+
+
 def runtime_on(store: str, far_port: int, model_url: str, address: str) -> Runtime:
     """A Runtime that has everything the load needs: the owner of the store, attached to it, or beside others."""
     clerk = agent(name=CLERK, description="Runs an errand.", tools=(*TOOLS, CLERK))
@@ -115,6 +120,7 @@ def runtime_on(store: str, far_port: int, model_url: str, address: str) -> Runti
         model=OpenAIChat(model=MODEL, base_url=model_url, price=PRICE),
         tools=[*tools_at(FarSide(far_port), timeout_ms=TIMEOUT_MS), clerk],
         application="tests.kill.cluster_load",
+        permissions=permissions,
         ray=address or None,
         run_actors=RUN_ACTORS if store.startswith("sqlite") else RUN_ACTORS_EACH,
         warm_actors=WARM_ACTORS,
