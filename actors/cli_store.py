@@ -1,4 +1,5 @@
-"""The store itself: ``store info``, ``store check`` and ``store path``; its upkeep is in ``cli_store_upkeep``."""
+"""The store itself: ``store info``, ``store check`` and ``store path``. Its upkeep is in
+``cli_store_upkeep``, copies of it in ``cli_store_copies``."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ import click
 from ..runtime.errors import BoundloopError, BugError
 from .cli_output import OK, Output
 from .cli_session import Session, on_store, output_option, store_option
+from .cli_store_copies import export, import_
 from .cli_store_upkeep import migrate, rebuild
 from .cli_text import safe_text
 
@@ -25,6 +27,8 @@ def store() -> None:
     """The store itself."""
 
 
+store.add_command(export)
+store.add_command(import_)
 store.add_command(migrate)
 store.add_command(rebuild)
 

@@ -16,6 +16,7 @@ from ..runtime.errors import RunNotFound, StoreError
 from ..runtime.ledger import Claim, LedgerRow, RunIndex, Settlement
 from .chain import check_append, check_blob, check_follows
 from .clock import NeverFalling, StoreClock
+from .memory_upkeep import MemoryRun, MemoryUpkeep
 from .port import (
     APPEND_SCHEMA_VERSION,
     HOST_VALID_MS,
@@ -50,19 +51,7 @@ from .rules import (
 )
 
 
-class _Run:
-    """One run's row and its log. ``ready_at_ms`` is None when the run has nothing to do."""
-
-    __slots__ = ("log", "place", "ready_at_ms", "row")
-
-    def __init__(self, row: RunRow, place: int) -> None:
-        self.row = row
-        self.place = place
-        self.log: list[StoredAppend] = []
-        self.ready_at_ms: int | None = None
-
-
-class MemoryStore:
+class MemoryStore(MemoryUpkeep):
     """``memory://``. ``clock`` gives Unix milliseconds; the default one never falls."""
 
     def __init__(
@@ -72,15 +61,10 @@ class MemoryStore:
         on_submit: SubmitHandler | None = None,
         on_ready: ReadyListener | None = None,
     ) -> None:
+        super().__init__()
         self.on_submit = on_submit
         self.on_ready = on_ready
         self._now_ms = StoreClock().now_ms if clock is None else NeverFalling(clock)
-        self._runs: dict[str, _Run] = {}
-        self._ledger: dict[tuple[str, bytes], LedgerRow] = {}
-        self._earlier: dict[tuple[str, bytes], tuple[LedgerRow, ...]] = {}
-        self._blobs: dict[bytes, bytes] = {}
-        self._hosts: dict[str, HostRow] = {}
-        self._switches: dict[tuple[str, str], Switch] = {}
         self._identity = token_hex(16)
 
     async def identity(self) -> str:
@@ -107,13 +91,13 @@ class MemoryStore:
                 return ClaimTaken(rows.held)
         self._blobs.update(request.blobs)
         if run is None:
-            run = self._runs[request.run_id] = _Run(_new_row(request), len(self._runs))
+            run = self._runs[request.run_id] = MemoryRun(_new_row(request), len(self._runs))
         marked = run.ready_at_ms is not None
         woken = self._write(request, run, now_ms)
         self._notify(woken)
         return Appended(run.row.seq, now_ms, marked and run.ready_at_ms is None)
 
-    def _refusal(self, request: Append, run: _Run | None, now_ms: int) -> AppendAnswer | None:
+    def _refusal(self, request: Append, run: MemoryRun | None, now_ms: int) -> AppendAnswer | None:
         if run is None:
             return None if request.create is not None else Conflict(0)
         row = run.row
@@ -126,7 +110,7 @@ class MemoryStore:
                 return AlreadyDone(request.expected_seq + stored.event_count, now_ms)
         return Conflict(row.seq)
 
-    def _write(self, request: Append, run: _Run, now_ms: int) -> list[str]:
+    def _write(self, request: Append, run: MemoryRun, now_ms: int) -> list[str]:
         before = run.row.index
         seq = request.expected_seq + request.event_count
         run.log.append(
@@ -198,14 +182,6 @@ class MemoryStore:
         begun = new_waits(before.waiting_keys, after.waiting_keys)
         return any(is_at_rest(self._ledger.get((tenant, key))) for key in begun)
 
-    def _wake(self, run_id: str, now_ms: int) -> bool:
-        run = self._runs.get(run_id)
-        if run is None or is_ended(run.row.index):
-            return False
-        if run.ready_at_ms is None:
-            run.ready_at_ms = now_ms
-        return True
-
     def _notify(self, run_ids: list[str]) -> None:
         if run_ids and self.on_ready is not None:
             self.on_ready(run_ids)
@@ -220,7 +196,7 @@ class MemoryStore:
 
     async def run(self, run_id: str) -> RunRow | None:
         run = self._runs.get(run_id)
-        return None if run is None else _shown(run)
+        return None if run is None else run.shown()
 
     async def runs(self, where: RunFilter) -> list[RunRow]:
         after = self._runs.get(where.after)
@@ -231,7 +207,7 @@ class MemoryStore:
             if len(found) >= where.limit:
                 break
             if (after is None or run.place < after.place) and _matches(run.row, where):
-                found.append(_shown(run))
+                found.append(run.shown())
         return found
 
     async def mark_damaged(self, run_id: str, reason: str) -> None:
@@ -242,17 +218,6 @@ class MemoryStore:
         parent_id = run.row.parent_id
         if parent_id and self._wake(parent_id, self.now_ms()):
             self._notify([parent_id])
-
-    async def reindex(self, row: RunRow) -> bool:
-        """See ``Upkeep``."""
-        run = self._runs.get(row.run_id)
-        if run is None or (run.row.seq, run.row.head) != (row.seq, row.head):
-            return False
-        kept = {name: getattr(run.row, name) for name in ("owner", "ready", "damaged")}
-        run.row = msgspec.structs.replace(row, **kept, epoch=max(run.row.epoch, row.epoch))
-        if self._wake(row.run_id, self.now_ms()):
-            self._notify([row.run_id])
-        return True
 
     # --- blobs and the ledger --------------------------------------------------------------------------------------
 
@@ -398,10 +363,6 @@ def _new_row(request: Append) -> RunRow:
         owner=request.host_id,
         ready=False,
     )
-
-
-def _shown(run: _Run) -> RunRow:
-    return msgspec.structs.replace(run.row, ready=run.ready_at_ms is not None)
 
 
 def _matches(row: RunRow, where: RunFilter) -> bool:

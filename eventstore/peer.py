@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import TypeVar
 
-from ..runtime.errors import OwnedError, StoreError
+from ..runtime.errors import ConflictError, OwnedError, StoreError
 from ..runtime.ledger import LedgerRow
+from .archive import Record
 from .owned import OwnedSqliteStore, lock_path
 from .owner import live_owner
 from .port import (
@@ -28,6 +29,7 @@ from .port import (
     Switch,
 )
 from .socket_client import SocketStore
+from .upkeep import EarlierRow
 
 T = TypeVar("T")
 
@@ -148,6 +150,26 @@ class PeerStore:
     async def reindex(self, row: RunRow) -> bool:
         """See ``Upkeep``."""
         return await self._ask(lambda store: store.reindex(row))
+
+    async def runs_in_order(self, after: str = "", limit: int = 100) -> list[RunRow]:
+        """See ``Upkeep``."""
+        return await self._ask(lambda store: store.runs_in_order(after, limit))
+
+    async def blob_names(self, after: bytes = b"", limit: int = 100) -> list[bytes]:
+        """See ``Upkeep``."""
+        return await self._ask(lambda store: store.blob_names(after, limit))
+
+    async def earlier_rows(
+        self, after: tuple[str, bytes, int] | None = None, limit: int = 100
+    ) -> list[EarlierRow]:
+        """See ``Upkeep``."""
+        return await self._ask(lambda store: store.earlier_rows(after, limit))
+
+    async def take_in(self, records: Callable[[], Iterator[Record]]) -> None:
+        """See ``TakesIn``. Only as the file's owner: another has the file open, and what it knows of it would be wrong."""
+        if not isinstance(self.inner, OwnedSqliteStore):
+            raise ConflictError("store_in_use", "a process owns the file: end it first", path=self.path)
+        await self.inner.take_in(records)
 
     async def faults(self) -> list[str]:
         """What ``SqliteStore.faults`` finds, in the owner."""

@@ -33,6 +33,7 @@ READ: Final = (
     "WHERE run_key = (SELECT run_key FROM runs WHERE run_id = $1) AND first_seq > $2 ORDER BY first_seq LIMIT $3"
 )
 RUN: Final = f"SELECT {_RUN_COLUMNS} FROM runs WHERE run_id = $1"
+RUNS_IN_ORDER: Final = f"SELECT {_RUN_COLUMNS} FROM runs WHERE run_key > $1 ORDER BY run_key LIMIT $2"
 RUN_KEY: Final = "SELECT run_key FROM runs WHERE run_id = $1"
 GET_BLOB: Final = (
     "SELECT data FROM blob_parts WHERE sha256 = $1 AND EXISTS (SELECT FROM blobs WHERE blobs.sha256 = $1) "

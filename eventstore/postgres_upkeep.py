@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, Final, TypeVar
 
+from ..runtime.errors import RunNotFound
 from . import postgres_rows as sql
+from .archive import Record
 from .port import RunRow
+from .postgres_append import ledger_row
 from .postgres_clock import ServerClock
+from .postgres_intake import take_in
 from .postgres_link import ANSWER_S, LONG_ANSWER_S, Connection
+from .postgres_url import PostgresPlace
+from .postgres_writer import PostgresWriter
 from .text_columns import from_column, to_column
+from .upkeep import EarlierRow
 
 T = TypeVar("T")
 
@@ -29,6 +36,11 @@ WITH moved AS (
 )
 SELECT count(*) FROM moved
 """
+_BLOB_NAMES: Final = "SELECT sha256 FROM blobs WHERE sha256 > $1 ORDER BY sha256 LIMIT $2"
+_EARLIER_ROWS: Final = (
+    "SELECT * FROM ledger_earlier WHERE $1::text IS NULL OR (tenant, key, place) > ($1, $2, $3) "
+    "ORDER BY tenant, key, place LIMIT $4"
+)
 _WAKE: Final = "SELECT to_json(wake_runs(coalesce($1, server_ms()), ARRAY[$2::text]))::text"
 _WAITS_ASTRAY: Final = """
 SELECT run_id FROM runs, unnest(waiting_keys) AS waited
@@ -44,6 +56,8 @@ class PostgresUpkeep:
     """A part of ``PostgresStore``, which says how it reads and writes."""
 
     _clock: ServerClock
+    _place: PostgresPlace
+    _writer: PostgresWriter
 
     async def read_with(self, call: Callable[[Connection], Awaitable[T]], seconds: float = ANSWER_S) -> T:
         raise NotImplementedError
@@ -74,6 +88,41 @@ class PostgresUpkeep:
         given_ms, run_id = self._clock.given_ms(), to_column(row.run_id)
         await self._waking(lambda connection: connection.fetchval(_WAKE, given_ms, run_id))
         return True
+
+    async def runs_in_order(self, after: str = "", limit: int = 100) -> list[RunRow]:
+        """See ``Upkeep``."""
+        key = 0
+        if after:
+            found: int | None = await self.read_with(
+                lambda connection: connection.fetchval(sql.RUN_KEY, to_column(after))
+            )
+            if found is None:
+                raise RunNotFound(after)
+            key = found
+        rows = await self.read_with(lambda connection: connection.fetch(sql.RUNS_IN_ORDER, key, limit))
+        return [sql.run_row(row) for row in rows]
+
+    async def blob_names(self, after: bytes = b"", limit: int = 100) -> list[bytes]:
+        """See ``Upkeep``."""
+        rows = await self.read_with(lambda connection: connection.fetch(_BLOB_NAMES, after, limit))
+        return [row["sha256"] for row in rows]
+
+    async def earlier_rows(
+        self, after: tuple[str, bytes, int] | None = None, limit: int = 100
+    ) -> list[EarlierRow]:
+        """See ``Upkeep``. The table counts places from 1."""
+        tenant, key, place = (
+            (None, None, None) if after is None else (to_column(after[0]), after[1], after[2] + 1)
+        )
+        rows = await self.read_with(
+            lambda connection: connection.fetch(_EARLIER_ROWS, tenant, key, place, limit)
+        )
+        return [EarlierRow(row["place"] - 1, ledger_row(row)) for row in rows]
+
+    async def take_in(self, records: Callable[[], Iterator[Record]]) -> None:
+        """See ``TakesIn``. By a third connection of this process, for as long as it takes."""
+        await take_in(self._place, records(), self._clock.given_ms())
+        await self.write_with(self._writer.read_switches)
 
     async def faults(self) -> list[str]:
         """What is wrong with the database as a whole: rows of the log without a run, blobs that aren't what their name

@@ -21,6 +21,7 @@ from .port import (
     Switch,
 )
 from .socket_protocol import ROWS_MAX, Answer
+from .upkeep import EarlierRow
 
 
 class RemoteStore(ABC):
@@ -156,6 +157,23 @@ class RemoteStore(ABC):
         """See ``Upkeep``."""
         written: bool = await self._asked("reindex", row)
         return written
+
+    async def runs_in_order(self, after: str = "", limit: int = 100) -> list[RunRow]:
+        """See ``Upkeep``."""
+        rows: list[RunRow] = await self._asked("runs_in_order", after, limit)
+        return rows
+
+    async def blob_names(self, after: bytes = b"", limit: int = 100) -> list[bytes]:
+        """See ``Upkeep``."""
+        names: list[bytes] = await self._asked("blob_names", after, limit)
+        return names
+
+    async def earlier_rows(
+        self, after: tuple[str, bytes, int] | None = None, limit: int = 100
+    ) -> list[EarlierRow]:
+        """See ``Upkeep``."""
+        rows: list[EarlierRow] = await self._asked("earlier_rows", after, limit)
+        return rows
 
     async def faults(self) -> list[str]:
         """What ``SqliteStore.faults`` finds, in the owner."""

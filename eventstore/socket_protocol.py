@@ -29,8 +29,9 @@ from .port import (
     StoredAppend,
     Switch,
 )
+from .upkeep import EarlierRow
 
-PROTOCOL_VERSION = 6
+PROTOCOL_VERSION = 7
 
 FRAME_BYTES_MAX = BLOB_BYTES_MAX + 2 * 1024 * 1024
 """The largest blob and what travels with it. A longer frame ends the connection."""
@@ -102,6 +103,9 @@ ARGUMENTS: dict[str, Any] = {
     "mark_damaged": tuple[str, str],
     "faults": tuple[()],
     "reindex": tuple[RunRow],
+    "runs_in_order": tuple[str, int],
+    "blob_names": tuple[bytes, int],
+    "earlier_rows": tuple[tuple[str, bytes, int] | None, int],
     "switches": tuple[()],
     "set_switch": tuple[Switch, bool],
     "submit": tuple[str, str, bytes],
@@ -132,6 +136,9 @@ ANSWERS: dict[str, Any] = {
     "mark_damaged": None,
     "faults": list[str],
     "reindex": bool,
+    "runs_in_order": list[RunRow],
+    "blob_names": list[bytes],
+    "earlier_rows": list[EarlierRow],
     "switches": list[Switch],
     "set_switch": None,
     "submit": bytes,

@@ -308,6 +308,9 @@ def _clamped(op: str, args: tuple[Any, ...]) -> tuple[Any, ...]:
         return (msgspec.structs.replace(where, limit=max(0, min(where.limit, ROWS_MAX))),)
     if op in (
         "read",
+        "runs_in_order",
+        "blob_names",
+        "earlier_rows",
         "ledger_rows",
         "unknown_effects",
         "ready_runs",

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sqlite3
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from hashlib import sha256
 
 from ..runtime.errors import StoreError
 from ..runtime.ledger import LedgerRow
 from . import sqlite_file
+from .archive import Record
 from .chain import check_append, check_blob
 from .clock import NeverFalling, StoreClock
 from .port import (
@@ -30,6 +31,7 @@ from .port import (
 )
 from .sqlite_thread import StoreThread
 from .sqlite_upkeep import SqliteUpkeep
+from .upkeep import EarlierRow
 
 LIGHT_BYTES_MAX = 64 * 1024
 """Blobs up to this sum are written between two ticks of the event loop, larger ones by the thread."""
@@ -214,6 +216,31 @@ class SqliteStore:
     async def reindex(self, row: RunRow) -> bool:
         """See ``Upkeep``."""
         return await self._thread.submit(lambda: self._rows.reindex(row), writes=True, light=True)
+
+    async def runs_in_order(self, after: str = "", limit: int = 100) -> list[RunRow]:
+        """See ``Upkeep``."""
+        return await self._thread.submit(
+            lambda: self._rows.runs_in_order(after, limit), writes=False, light=False
+        )
+
+    async def blob_names(self, after: bytes = b"", limit: int = 100) -> list[bytes]:
+        """See ``Upkeep``."""
+        return await self._thread.submit(
+            lambda: self._rows.blob_names(after, limit), writes=False, light=False
+        )
+
+    async def earlier_rows(
+        self, after: tuple[str, bytes, int] | None = None, limit: int = 100
+    ) -> list[EarlierRow]:
+        """See ``Upkeep``."""
+        return await self._thread.submit(
+            lambda: self._rows.earlier_rows(after, limit), writes=False, light=False
+        )
+
+    async def take_in(self, records: Callable[[], Iterator[Record]]) -> None:
+        """See ``TakesIn``. The write-ahead log grows by all that is taken in, until the transaction has ended."""
+        await self._thread.submit(lambda: self._rows.take_in(records), writes=True, light=False)
+        self._clock.raise_to(self._rows.floor_ms)
 
     # --- switches and outside commands -----------------------------------------------------------------------------
 

@@ -64,7 +64,7 @@ LEDGER_COLUMNS = (
     "tenant, key, tool, status, intent_sha256, args_sha256, run_id, call_id, attempt, epoch, valid_until_ms, "
     "at_ms, result, result_sha256"
 )
-_PUT_EARLIER = f"INSERT INTO ledger_earlier (place, {LEDGER_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+PUT_EARLIER = f"INSERT INTO ledger_earlier (place, {LEDGER_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 
 
 class _Known:
@@ -414,7 +414,7 @@ class SqliteAppends:
             return  # or nobody looked: they are as they were
         self._connection().execute("DELETE FROM ledger_earlier WHERE tenant = ? AND key = ?", (tenant, key))
         for place, row in enumerate(after.earlier):
-            self._connection().execute(_PUT_EARLIER, (place, *msgspec.structs.astuple(row)))
+            self._connection().execute(PUT_EARLIER, (place, *msgspec.structs.astuple(row)))
 
     def _put_ledger_row(self, row: LedgerRow) -> None:
         self._connection().execute(

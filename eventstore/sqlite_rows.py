@@ -29,7 +29,7 @@ from .sqlite_ends import damaged_ends
 FAULTS_MAX = 20
 """Faults that one look at the file reports."""
 
-_RUN_COLUMNS = (
+RUN_COLUMNS = (
     "run_key, run_id, tenant, agent, operation_id, parent_id, root_id, created_at_ms, updated_at_ms, seq, epoch, head, "
     "status, outcome, reason, waiting_for, wake_at_ms, owner, ready_at_ms, damaged"
 )
@@ -69,7 +69,7 @@ def runs_query(where: RunFilter, before: int | None) -> tuple[str, list[str | in
         values.append(where.limit)
     # The rows themselves are read last: what is left of the page, and not what was sorted.
     keys = " UNION ALL ".join(pages)
-    query = f"SELECT {_RUN_COLUMNS} FROM runs WHERE run_key IN ({keys}) ORDER BY run_key DESC LIMIT ?"
+    query = f"SELECT {RUN_COLUMNS} FROM runs WHERE run_key IN ({keys}) ORDER BY run_key DESC LIMIT ?"
     return query, [*values, where.limit]
 
 
@@ -175,11 +175,11 @@ class SqliteRows(SqliteAppends):
         ]
 
     def run(self, run_id: str) -> RunRow | None:
-        row = self._one(f"SELECT {_RUN_COLUMNS} FROM runs WHERE run_id = ?", (run_id,))
+        row = self._one(f"SELECT {RUN_COLUMNS} FROM runs WHERE run_id = ?", (run_id,))
         return None if row is None else self._run_row(row)
 
     def _run_row(self, row: Sequence[Any]) -> RunRow:
-        fields = named(_RUN_COLUMNS, row)
+        fields = named(RUN_COLUMNS, row)
         keys = self._waiting_keys(fields.pop("run_key"))
         names = ("status", "outcome", "reason", "waiting_for", "wake_at_ms")
         index = RunIndex(**{name: fields.pop(name) for name in names}, waiting_keys=keys)

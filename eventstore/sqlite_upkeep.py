@@ -2,9 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+
+import msgspec
+
+from ..runtime.errors import ConflictError, RunNotFound
+from ..runtime.ledger import LedgerRow
+from .archive import (
+    PART_BYTES,
+    AppendRecord,
+    BlobRecord,
+    EarlierRecord,
+    HoldRecord,
+    LedgerRecord,
+    PartRecord,
+    Record,
+    RunRecord,
+    SwitchRecord,
+)
 from .port import RunRow
 from .run_pages import rest_of
-from .sqlite_rows import FAULTS_MAX, SqliteRows
+from .sqlite_append import LEDGER_COLUMNS, PUT_EARLIER, named
+from .sqlite_rows import FAULTS_MAX, RUN_COLUMNS, SqliteRows
+from .upkeep import EarlierRow
 
 
 class SqliteUpkeep(SqliteRows):
@@ -48,6 +68,130 @@ class SqliteUpkeep(SqliteRows):
         self._wake(row.run_id, self._now_ms())
         self._known.pop(row.run_id, None)
         return True
+
+    def runs_in_order(self, after: str, limit: int) -> list[RunRow]:
+        """See ``Upkeep``."""
+        key = 0
+        if after:
+            last = self._one("SELECT run_key FROM runs WHERE run_id = ?", (after,))
+            if last is None:
+                raise RunNotFound(after)
+            key = last[0]
+        rows = self._all(
+            f"SELECT {RUN_COLUMNS} FROM runs WHERE run_key > ? ORDER BY run_key LIMIT ?", (key, limit)
+        )
+        return [self._run_row(row) for row in rows]
+
+    def blob_names(self, after: bytes, limit: int) -> list[bytes]:
+        """See ``Upkeep``."""
+        rows = self._all("SELECT sha256 FROM blobs WHERE sha256 > ? ORDER BY sha256 LIMIT ?", (after, limit))
+        return [name for (name,) in rows]
+
+    def earlier_rows(self, after: tuple[str, bytes, int] | None, limit: int) -> list[EarlierRow]:
+        """See ``Upkeep``."""
+        rows = self._all(
+            f"SELECT place, {LEDGER_COLUMNS} FROM ledger_earlier WHERE ? OR (tenant, key, place) > (?, ?, ?) "
+            "ORDER BY tenant, key, place LIMIT ?",
+            (after is None, *(after or ("", b"", 0)), limit),
+        )
+        return [EarlierRow(row[0], LedgerRow(**named(LEDGER_COLUMNS, row[1:]))) for row in rows]
+
+    # --- another store's content -----------------------------------------------------------------------------------
+
+    def take_in(self, records: Callable[[], Iterator[Record]]) -> None:
+        """See ``TakesIn``."""
+        full = self._one(
+            "SELECT EXISTS (SELECT 1 FROM runs) OR EXISTS (SELECT 1 FROM ledger) "
+            "OR EXISTS (SELECT 1 FROM ledger_earlier) OR EXISTS (SELECT 1 FROM switches)"
+        )
+        if full[0]:
+            raise ConflictError("store_not_empty", "the store holds something else", path=self._path)
+        now_ms = self._now_ms()
+        live = self._one("SELECT host_id FROM hosts WHERE expires_at_ms > ? LIMIT 1", (now_ms,))
+        if live is not None:
+            raise ConflictError("store_in_use", "a live host is registered", path=live[0])
+        self._known.clear()
+        self._switches_changed = True
+        run_key, blob, part, is_known = 0, b"", 0, False
+        execute = self._connection().execute
+        for record in records():
+            match record:
+                case AppendRecord(row):
+                    execute(
+                        "INSERT INTO appends (run_key, first_seq, event_count, epoch, schema_version, at_ms, append_id, "
+                        "causation, body, hash) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                        (
+                            *(
+                                run_key,
+                                row.first_seq,
+                                row.event_count,
+                                row.epoch,
+                                row.schema_version,
+                                row.at_ms,
+                            ),
+                            *(row.append_id, row.causation, row.body, row.hash),
+                        ),
+                    )
+                case RunRecord(row):
+                    run_key = self._take_run(row, now_ms)
+                    self.floor_ms = max(self.floor_ms, row.updated_at_ms)
+                case PartRecord(data):
+                    if not is_known:
+                        execute("INSERT OR REPLACE INTO blob_parts VALUES (?, ?, ?)", (blob, part, data))
+                    part += 1
+                case BlobRecord(name, size):
+                    made = execute(
+                        "INSERT OR IGNORE INTO blobs (sha256, size_bytes, parts) VALUES (?, ?, ?)",
+                        (name, size, max(1, -(-size // PART_BYTES))),
+                    )
+                    blob, part, is_known = name, 0, made.rowcount == 0
+                case LedgerRecord(row):
+                    self._put_ledger_row(row)
+                case EarlierRecord(place, row):
+                    execute(PUT_EARLIER, (place, *msgspec.structs.astuple(row)))
+                case SwitchRecord(switch):
+                    self.set_switch(switch, True)
+                case HoldRecord(name, places, until_ms):
+                    execute("INSERT INTO group_holds VALUES (?, ?, ?)", (name, places, until_ms))
+                case _:
+                    pass
+
+    def _take_run(self, row: RunRow, now_ms: int) -> int:
+        index = row.index
+        rest = rest_of(index)
+        values = {
+            "run_id": row.run_id,
+            "seq": row.seq,
+            "epoch": row.epoch,
+            "head": row.head,
+            "updated_at_ms": row.updated_at_ms,
+            "created_at_ms": row.created_at_ms,
+            "tenant": row.tenant,
+            "agent": row.agent,
+            "operation_id": row.operation_id,
+            "parent_id": row.parent_id,
+            "root_id": row.root_id,
+            "status": index.status,
+            "outcome": index.outcome,
+            "reason": index.reason,
+            "waiting_for": index.waiting_for,
+            "rest": rest,
+            "rested_at_ms": row.updated_at_ms if rest else None,
+            "wake_at_ms": index.wake_at_ms,
+            "owner": row.owner,
+            "ready_at_ms": now_ms if row.ready else None,
+            "damaged": row.damaged,
+        }
+        made = self._connection().execute(
+            f"INSERT INTO runs ({', '.join(values)}) VALUES ({', '.join('?' * len(values))})",
+            tuple(values.values()),
+        )
+        assert made.lastrowid is not None
+        self._connection().executemany(
+            "INSERT INTO key_waits (run_key, key) VALUES (?, ?)",
+            ((made.lastrowid, key) for key in sorted(set(index.waiting_keys))),
+        )
+        return made.lastrowid
 
     def faults(self) -> list[str]:
         """See ``SqliteStore.faults``."""

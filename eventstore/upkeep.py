@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from typing import Protocol, runtime_checkable
 
+import msgspec
+
+from ..runtime.ledger import LedgerRow
+from .archive import Record
 from .port import RunRow
+
+
+class EarlierRow(msgspec.Struct, frozen=True, gc=False):
+    """A row behind a key's, and its place: 0 is the oldest."""
+
+    place: int
+    row: LedgerRow
 
 
 @runtime_checkable
@@ -15,4 +27,31 @@ class Upkeep(Protocol):
         """Write what a run's index row says beside its log: all but its key, ``seq``, ``head``, owner, readiness and damage.
         The epoch is raised to the row's, never lowered. False, and nothing is written, if the run's seq or head are others:
         it went on. A run that hasn't ended is made ready: whoever takes it up sees what it has to do."""
+        ...
+
+    async def runs_in_order(self, after: str = "", limit: int = 100) -> list[RunRow]:
+        """Runs in the order in which they were made, from behind the run ``after``. Raises ``RunNotFound`` for one that isn't
+        there."""
+        ...
+
+    async def blob_names(self, after: bytes = b"", limit: int = 100) -> list[bytes]:
+        """The names of the blobs that are there, in order, above ``after``."""
+        ...
+
+    async def earlier_rows(
+        self, after: tuple[str, bytes, int] | None = None, limit: int = 100
+    ) -> list[EarlierRow]:
+        """What stands behind keys' rows, as stored and unchecked, by (tenant, key, place) above ``after``."""
+        ...
+
+
+@runtime_checkable
+class TakesIn(Protocol):
+    """A store that can take another's content in. Not through an owner's socket: whoever does it owns the file."""
+
+    async def take_in(self, records: Callable[[], Iterator[Record]]) -> None:
+        """Write all of an export in one transaction: after a crash there is nothing of it. ``records`` gives them from the
+        first one on, and may be asked again. Owners, readiness and damage come with the runs; hosts don't, so a run that one
+        had is taken up as one whose host died. Others are held up meanwhile. Raises ``ConflictError``: ``store_not_empty`` if there
+        is any run, key or switch, ``store_in_use`` if a live host is registered."""
         ...

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import msgspec
 
+from ...runtime.errors import RunNotFound
 from ...runtime.ledger import RunIndex
 from ..port import RunFilter
-from ..upkeep import Upkeep
-from .log_writer import ENDED, OPEN, waiting
-from .world import KEY, World
+from ..upkeep import EarlierRow, Upkeep
+from .log_writer import ENDED, OPEN, claim, settlement, waiting
+from .world import KEY, World, refused
 
 
 def upkeep_of(world: World) -> Upkeep:
     """The store, which must have it."""
     assert isinstance(world.store, Upkeep)
     return world.store
+
+
+def _place(rows: list[EarlierRow]) -> tuple[str, bytes, int] | None:
+    return (rows[-1].row.tenant, rows[-1].row.key, rows[-1].place) if rows else None
 
 
 class UpkeepCases:
@@ -53,6 +58,37 @@ class UpkeepCases:
             where = RunFilter(tenant="other", status=index.status, updated_since_ms=told.updated_at_ms)
             assert [one.run_id for one in await world.store.runs(where)] == ["r1"]
         assert [one.run_id for one in await world.store.runs(RunFilter(tenant="acme"))] == ["r2"]
+
+    async def test_runs_are_given_in_the_order_in_which_they_were_made(self, world: World) -> None:
+        names = ["r3", "r1", "r2", "r0"]
+        for name in names:
+            await world.writer(name).write("one")
+        found: list[str] = []
+        while page := await upkeep_of(world).runs_in_order(found[-1] if found else "", 3):
+            found += [row.run_id for row in page]
+        assert found == names
+        assert await upkeep_of(world).runs_in_order(limit=1) == [await world.store.run("r3")]
+        with refused(RunNotFound):
+            await upkeep_of(world).runs_in_order("nobody")
+
+    async def test_blobs_and_what_stands_behind_a_key_are_listed_in_order(self, world: World) -> None:
+        made = sorted([await world.store.put_blob(bytes([number])) for number in range(5)])
+        names: list[bytes] = []
+        while page := await upkeep_of(world).blob_names(names[-1] if names else b"", 2):
+            names += page
+        assert names == made
+        for key in (b"a" * 32, b"b" * 32):
+            over: tuple[str, str] | None = None
+            for number in range(3):
+                log = world.writer(f"{key[:1].decode()}{number}")
+                await log.write("sent", claim=msgspec.structs.replace(claim(key), over=over))
+                await log.write("lost", settlements=(settlement(key, "unknown"),))
+                over = log.run_id, "c1.0"
+        behind: list[EarlierRow] = []
+        while rows := await upkeep_of(world).earlier_rows(_place(behind), 2):
+            behind += rows
+        assert [(one.place, one.row.run_id) for one in behind] == [(0, "a0"), (1, "a1"), (0, "b0"), (1, "b1")]
+        assert {one.row.status for one in behind} == {"unknown"}
 
     async def test_an_index_row_is_of_the_seq_and_head_that_it_was_made_from(self, world: World) -> None:
         log = world.writer("r1")
