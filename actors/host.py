@@ -2,7 +2,7 @@
 
 Ready runs (created, woken, due, left by a dead host) without a host are taken up as fast as they come, if their pinned
 tools and model are this application's (``fit``); others are left alone for a host that has them. A host that couldn't renew its
-row for ``SELF_STOP_S`` stops dispatching at once: by then another may have taken its runs.
+row (``owner_row``) for ``SELF_STOP_S`` stops dispatching at once: by then another may have taken its runs.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from ..eventstore.history import load_intact, pins_from, pins_of
 from ..eventstore.port import (
     Acquired,
     EventStore,
-    HostRow,
     NewRun,
     NotFound,
     Owned,
@@ -30,7 +29,6 @@ from ..eventstore.port import (
     SharedStore,
     Switch,
 )
-from ..eventstore.process_identity import this_process
 from ..eventstore.submit import decode_answer, encode_answer, submit_unhosted
 from ..runtime.commands import (
     CommandAnswer,
@@ -62,15 +60,13 @@ from .driver import RunDriver
 from .execution import Report
 from .executors import GRACE_MS, Executors, ToolExecutors
 from .fit import Fit, definition_changes, other_application
+from .owner_row import RENEW_S, SELF_STOP_S, OwnerRow
 from .provisional import Mark, Provisional, Shown
 from .secret_source import Secrets
 from .watching import Watchers
 
 T = TypeVar("T")
 
-RENEW_S: Final = 2.0
-SELF_STOP_S: Final = 8.0
-RENEW_TRY_LEAST_S: Final = 1.0
 EXECUTORS_S: Final = GRACE_MS / 1_000
 """How long executors may take to end what they do when their host closes."""
 
@@ -175,24 +171,14 @@ class Host:
         self._ready = asyncio.Event()
         self._sleeps_until_ms = 0
         self._closing = False
-        self._renewed_at = self._loop.time()
+        self._row = OwnerRow(store, self.host_id)
         self._background: list[asyncio.Task[None]] = []
 
     async def open(self, *, dead_hosts: Sequence[str] = ()) -> None:
         """Register and begin to take up ready runs. ``dead_hosts`` are proven dead by the caller."""
         for host_id in dead_hosts:
             await self.store.drop_host(host_id, died=True)
-        process = this_process()
-        await self.store.register_host(
-            HostRow(
-                host_id=self.host_id,
-                node=process.host,
-                pid=process.pid,
-                pid_start=process.pid_start,
-                boot_id=process.boot_id,
-            )
-        )
-        self._renewed_at = self._loop.time()
+        await self._row.register()
         self._background = [
             self._loop.create_task(self._while_it_holds(work))
             for work in ((self._renew(), self._take_up_ready()) if self._looks else (self._renew(),))
@@ -709,31 +695,13 @@ class Host:
             await self._lose(f"unexpected {type(error).__name__}", error)
 
     async def _renew(self) -> None:
-        """Keep the row; stop everything if that fails for too long, by this process's own clock."""
-        while True:
-            await asyncio.sleep(RENEW_S)
-            asked_at = self._loop.time()
-            # A loop that was blocked for that long still gets one try: nothing was dispatched meanwhile.
-            left_s = max(self._renewed_at + SELF_STOP_S - asked_at, RENEW_TRY_LEAST_S)
-            cause: BaseException | None = None
-            why = "its owner row is gone"
-            try:
-                async with asyncio.timeout(left_s):
-                    kept = await self.store.renew_host(self.host_id)
-            except (StoreError, TimeoutError) as error:
-                cause = error
-                why = f"its owner row could not be renewed: {str(error) or 'the store did not answer'}"
-                kept = self._loop.time() - self._renewed_at < SELF_STOP_S
-            else:
-                self._renewed_at = asked_at
-            if not kept:
-                await self._lose(why, cause)
-                return
-            if self._doubtful and cause is None:
-                await self._settle_quietly()
+        """Keep the row; stop everything when that can't be done any more."""
+        await self._lose(*await self._row.keep(self._settle_quietly))
 
     async def _settle_quietly(self) -> None:
         """A host that isn't told to look for ready runs must not keep one that it doesn't drive."""
+        if not self._doubtful:
+            return
         try:
             async with asyncio.timeout(RENEW_S):
                 await self._settle_doubts()

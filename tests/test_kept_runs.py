@@ -17,7 +17,8 @@ from tests.written_runs import TOOLS, pins_for
 
 from boundloop.actors import host as hosting
 from boundloop.actors.fit import Fit
-from boundloop.actors.host import RENEW_S, Host
+from boundloop.actors.host import Host
+from boundloop.actors.owner_row import RENEW_S
 from boundloop.actors.provisional import Mark, Shown
 from boundloop.actors.seats import Seating
 from boundloop.actors.supervisor import LetGo, Supervisor

@@ -25,7 +25,8 @@ from boundloop.actors.attached import NOT_SERVING, Attached
 from boundloop.actors.client import CLOSE_TIMEOUT_S, Runtime
 from boundloop.actors.embedded import MOVE_PAUSE_S, MOVE_S, OPENING_S, Embedded
 from boundloop.actors.executors import Executors
-from boundloop.actors.host import EXECUTORS_S, SELF_STOP_S, Host
+from boundloop.actors.host import EXECUTORS_S, Host
+from boundloop.actors.owner_row import SELF_STOP_S
 from boundloop.actors.owning import Owning, Parts
 from boundloop.actors.ray_cluster_use import POOLS_S, WARM_S, RayClusterUse
 from boundloop.actors.ray_run_actor import StoreMessenger, socket_to_owner

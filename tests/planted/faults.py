@@ -204,7 +204,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     Fault(
         name="renewal-counted-from-its-answer",
-        file="actors/host.py",
+        file="actors/owner_row.py",
         old="self._renewed_at = asked_at",
         new="self._renewed_at = self._loop.time()",
         breaks=(
