@@ -9,6 +9,7 @@ that is gone.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import os
@@ -100,7 +101,7 @@ def take(path: str, *, socket: str = "", take_over: bool = False, brief: bool = 
         os.close(descriptor)
         raise
     try:
-        os.ftruncate(descriptor, 0)
+        _clear(descriptor, path)
         if not _is_the_file(descriptor, path):
             raise StoreError("lock_unusable", "the lock file was replaced meanwhile", path=path)
         _write(descriptor, text, path)
@@ -111,26 +112,33 @@ def take(path: str, *, socket: str = "", take_over: bool = False, brief: bool = 
 
 
 def live_owner(path: str) -> OwnerText | None:
-    """Who holds this lock file's lock; None if nobody does. Takes the lock for a moment if it is free."""
+    """Who holds this lock file's lock; None if nobody does. Takes the lock for a moment if it is free. Asks on a disk that
+    turned read-only too, where an owner may still answer."""
     try:
-        descriptor = _open(path)
+        descriptor = _open(path, or_only_read=True)
     except FileNotFoundError:
         return None
     try:
         owner = None if _try_lock(descriptor, path) else _wait_for_lock_or_owner(descriptor, path, 0)
         if owner is None:
-            os.ftruncate(
-                descriptor, 0
-            )  # or a text that nobody stands for would pass as the holder's while we look
+            # Or a text that nobody stands for would pass as the holder's while we look.
+            with contextlib.suppress(OSError):
+                os.ftruncate(descriptor, 0)
     finally:
         os.close(descriptor)
     return owner
 
 
-def _open(path: str, flags: int = 0) -> int:
+def _open(path: str, flags: int = 0, *, or_only_read: bool = False) -> int:
     """Raises ``FileNotFoundError`` (never with ``O_CREAT``) or ``StoreError``."""
+    common = os.O_CLOEXEC | os.O_NOFOLLOW
     try:
-        return os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | flags, 0o600)
+        try:
+            return os.open(path, os.O_RDWR | common | flags, 0o600)
+        except OSError as error:
+            if not (or_only_read and error.errno == errno.EROFS):
+                raise
+            return os.open(path, os.O_RDONLY | common)
     except FileNotFoundError as error:
         if flags & os.O_CREAT:
             raise _unusable(error, path) from error
@@ -145,12 +153,19 @@ def _unusable(error: OSError, path: str) -> StoreError:
     return StoreError("lock_unusable", str(error), path=path)
 
 
-def _let_go(descriptor: int) -> None:
-    """Give up a lock that is held: first the text, then the lock."""
+def _clear(descriptor: int, path: str) -> None:
     try:
         os.ftruncate(descriptor, 0)
-    finally:
-        os.close(descriptor)
+    except OSError as error:
+        raise _unusable(error, path) from error
+
+
+def _let_go(descriptor: int) -> None:
+    """Give up a lock that is held: first the text, then the lock. On a disk that takes nothing any more the text stays;
+    the lock is the truth."""
+    with contextlib.suppress(OSError):
+        os.ftruncate(descriptor, 0)
+    os.close(descriptor)
 
 
 def _is_the_file(descriptor: int, path: str) -> bool:

@@ -114,11 +114,12 @@ class SocketServer:
 
     def stop(self) -> None:
         """Take the socket away, answer what was received (for ``DRAIN_WAIT_MS`` at most) and end the thread. What is in work
-        then goes on in the store and isn't answered."""
+        then goes on in the store and isn't answered. On a disk that takes nothing any more the socket's name stays; the next
+        owner replaces it."""
         thread, self._thread = self._thread, None
         if thread is None:
             return
-        with socket_address(self._folder, self._name) as address:
+        with contextlib.suppress(OSError, StoreError), socket_address(self._folder, self._name) as address:
             _remove_socket(address)
         while thread.is_alive():
             if self._loop is not None and self._stopping is not None:

@@ -15,6 +15,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -24,6 +25,7 @@ if __name__ == "__main__":
 
 from examples.far_side import FarSide
 from tests.kill.load import LIMITS, TIMEOUT_MS, runtime_on
+from tests.small_disk import fill, make_room
 
 from boundloop.actors.client import CommandRefused, Runtime
 from boundloop.eventstore.port import Append, AppendAnswer
@@ -36,10 +38,13 @@ PATIENCE_S: Final = 600
 
 
 class Shell:
-    """The parent's end. ``options``: ``take-over``; ``patient``: its tools wait for ``PATIENCE_S``. A context manager that ends the process by its pid, whatever state it is in."""
+    """The parent's end. ``options``: ``take-over``; ``patient``: its tools wait for ``PATIENCE_S``; ``disk``: the file is on a
+    disk of its own, and space ends there really. ``under``: what its command is started by. A context manager that ends
+    the process by its pid, whatever state it is in."""
 
-    def __init__(self, path: Path, far: FarSide, *options: str) -> None:
-        command = [sys.executable, str(Path(__file__).resolve()), str(path), str(far.port), *options]
+    def __init__(self, path: Path, far: FarSide, *options: str, under: Sequence[str] = ()) -> None:
+        program = str(Path(__file__).resolve())
+        command = [*under, sys.executable, program, str(path), str(far.port), *options]
         # Unbuffered: an answer that was read ahead would be invisible to ``select``.
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT, bufsize=0
@@ -97,9 +102,11 @@ class Shell:
 
 
 class Space:
-    """As if the disk were full: no file of this process may grow beyond so many bytes (0: as it was)."""
+    """As if the disk were full: no file of this process may grow beyond so many bytes (0: as it was). With a ``disk`` it
+    is full, to the last byte."""
 
-    def __init__(self) -> None:
+    def __init__(self, disk: Path | None) -> None:
+        self._disk = disk
         self.append_failed = threading.Event()
         self._left = self._bytes = 0
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # so that a write fails and nobody dies
@@ -119,6 +126,12 @@ class Space:
 
     def limit(self, size_bytes: int) -> None:
         """From now on."""
+        if self._disk is not None:
+            if size_bytes:
+                fill(self._disk)
+            else:
+                make_room(self._disk)
+            return
         hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
         resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes or hard, hard))
 
@@ -136,7 +149,7 @@ class PatientFarSide(FarSide):
 
 def serve(path: str, port: int, options: list[str]) -> None:
     """Until the input ends. The Runtime is left open then, as a forgetful program leaves it."""
-    space = Space()
+    space = Space(Path(path).parent if "disk" in options else None)
     patient = "patient" in options
     far = PatientFarSide(port) if patient else FarSide(port)
     timeout_ms = PATIENCE_S * 1_000 if patient else TIMEOUT_MS

@@ -58,6 +58,10 @@ class At:
     def __await__(self) -> Generator[Any, Any, object]:
         task = asyncio.current_task()
         assert task is not None
+
+        def cancel(done: object) -> None:
+            task.cancel()
+
         inner = self._call.__await__()
         thrown: BaseException | None = None
         steps = 0
@@ -70,7 +74,7 @@ class At:
             if steps == self._step or (steps > self._step and self._moment == "again"):
                 self.fired = True
                 if self._moment == "late" and waited is not None:
-                    waited.add_done_callback(lambda _: task.cancel())
+                    waited.add_done_callback(cancel)
                 else:
                     task.cancel()
             thrown = None
