@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, Final
 
 from ..runtime.errors import DeclarationError
-from ..runtime.model import ModelInput
 from .anthropic_encode import OWNED_FIELDS, AnthropicOptions, encode_request
 from .endpoint import definitions, endpoint, further_fields
 from .http_model import HttpModel, HttpOptions
-from .secret import Secret, is_secret
+from .secret import is_secret
 
 ANTHROPIC_URL: Final = "https://api.anthropic.com/v1"
 VERSION: Final = "2023-06-01"
@@ -45,32 +45,25 @@ class AnthropicMessages(HttpModel):
         options = http or HttpOptions()
         if not is_secret(version) or (beta and not is_secret(",".join(beta))):
             raise DeclarationError("version", "printable ASCII", path="version")
-        self._url, _ = endpoint(base_url, PATH, guarded=options.guarded)
-        self._versions = {"anthropic-version": version}
+        url, _ = endpoint(base_url, PATH, guarded=options.guarded)
+        versions = {"anthropic-version": version}
         if beta:
-            self._versions["anthropic-beta"] = ",".join(beta)
-        self._options = AnthropicOptions(
+            versions["anthropic-beta"] = ",".join(beta)
+        settings = AnthropicOptions(
             strict=strict,
             parallel_tool_calls=parallel_tool_calls,
             hosted=definitions(hosted or {}),
             extra=further_fields(extra or {}, OWNED_FIELDS),
             stream=stream,
         )
-        super().__init__(model=model, base_url=base_url, options=options, stream=stream)
-
-    @property
-    def revision(self) -> str:
-        """Of encoding, options and the API's version: equal revisions send equal requests for equal input."""
-        return f"{self._options.revision()}-{','.join(self._versions.values())}"
-
-    def _url_for(self, request: ModelInput) -> Secret:
-        return self._url
-
-    def _key_header(self, key: Secret) -> tuple[str, str]:
-        return "x-api-key", key.reveal()
-
-    def _own_headers(self, request: ModelInput) -> Mapping[str, str]:
-        return self._versions
-
-    def _encoded(self, request: ModelInput) -> bytes:
-        return encode_request(self._options, request)
+        super().__init__(
+            model=model,
+            base_url=base_url,
+            options=options,
+            stream=stream,
+            url=url,
+            encode=partial(encode_request, settings),
+            revision=f"{settings.revision()}-{','.join(versions.values())}",
+            key_header="x-api-key",
+            headers=versions,
+        )

@@ -7,12 +7,9 @@ user message right behind it, in call order and before any text; messages of one
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from hashlib import sha256
 from typing import Final, cast
 
-import msgspec
-
-from ..runtime.canonical import JSON, canonical_bytes, decode_canonical
+from ..runtime.canonical import JSON, canonical_bytes
 from ..runtime.model import (
     AssistantCall,
     AssistantItem,
@@ -40,9 +37,7 @@ from .history import (
     wire_name,
     wire_text,
 )
-
-ENCODING: Final = "1"
-"""Raised whenever the same input would become other bytes."""
+from .request_body import EncodeOptions, begun, hosted_tools
 
 OWNED_FIELDS: Final = frozenset(
     {"model", "messages", "system", "tools", "tool_choice", "max_tokens", "stream", "container"}
@@ -53,7 +48,7 @@ BEGINNING: Final = "[runtime] What was done before:"
 """Stands first where the history begins with what the model did: a user has to speak first."""
 
 
-class AnthropicOptions(msgspec.Struct, frozen=True, kw_only=True):
+class AnthropicOptions(EncodeOptions, frozen=True, kw_only=True):
     """What of an adapter's settings changes the bytes of a request. ``hosted``: definitions of the provider's own tools by the names
     that runs declare."""
 
@@ -63,14 +58,10 @@ class AnthropicOptions(msgspec.Struct, frozen=True, kw_only=True):
     extra: bytes = b"{}"
     stream: bool = True
 
-    def revision(self) -> str:
-        """Changes whenever the bytes for the same input would."""
-        return f"{ENCODING}-{sha256(msgspec.json.encode(self)).hexdigest()[:12]}"
-
 
 def encode_request(options: AnthropicOptions, request: ModelInput) -> bytes:
     """The request's body. Raises ``CanonicalRefused`` only for a tool schema that JSON can't say."""
-    body: dict[str, JSON] = dict(cast("dict[str, JSON]", decode_canonical(options.extra)))
+    body = begun(options.extra)
     body["model"] = request.model
     body["max_tokens"] = request.output_tokens_max
     if request.system:
@@ -78,8 +69,7 @@ def encode_request(options: AnthropicOptions, request: ModelInput) -> bytes:
     body["messages"] = _messages(request.items)
     body["stream"] = options.stream
     tools: list[JSON] = [_tool(options, tool) for tool in request.tools]
-    hosted = cast("dict[str, JSON]", decode_canonical(options.hosted))
-    tools += [hosted[name] for name in request.hosted if name in hosted]
+    tools += hosted_tools(options.hosted, request)
     if tools:
         body["tools"] = tools
         if options.parallel_tool_calls is not None:

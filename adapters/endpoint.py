@@ -87,6 +87,15 @@ def further_fields(extra: Mapping[str, Any], owned: Collection[str]) -> bytes:
         raise DeclarationError("extra", error.message, path=f"extra{error.path[1:]}") from error
 
 
+def refuse_owned_in(extra: Mapping[str, Any], group: str, owned: Collection[str]) -> None:
+    """Raises ``DeclarationError`` where this group of further fields sets one that the runtime sets, or is none."""
+    fields: object = extra.get(group, {})
+    if not isinstance(fields, Mapping) or not cast("Mapping[object, object]", fields).keys().isdisjoint(
+        owned
+    ):
+        raise DeclarationError("extra", "the runtime sets a field of this", path=group)
+
+
 def definitions(hosted: Mapping[str, Any]) -> bytes:
     """The provider's own tools by name, canonical. Raises ``DeclarationError``."""
     try:

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, Final, Literal
 from urllib.parse import quote
 
-from ..runtime.errors import DeclarationError
-from ..runtime.model import ModelInput
-from .endpoint import definitions, endpoint, further_fields
+from .endpoint import definitions, endpoint, further_fields, refuse_owned_in
 from .gemini_encode import OWNED_CONFIG, OWNED_FIELDS, GeminiOptions, encode_request
 from .http_model import HttpModel, HttpOptions
 from .openai_chat import AUTO
-from .secret import Secret
 
 GEMINI_URL: Final = "https://generativelanguage.googleapis.com/v1beta"
 
@@ -47,33 +45,26 @@ class GeminiModel(HttpModel):
         options = http or HttpOptions()
         name = model.removeprefix("models/")
         what = "streamGenerateContent" if stream else "generateContent"
-        self._url, _ = endpoint(
+        url, _ = endpoint(
             base_url,
             f"/models/{quote(name, safe='')}:{what}",
             guarded=options.guarded,
             query="alt=sse" if stream else "",
         )
-        config: Any = (extra or {}).get("generationConfig", {})
-        if not isinstance(config, Mapping) or any(name in config for name in OWNED_CONFIG):
-            raise DeclarationError("extra", "the runtime sets a field of this", path="generationConfig")
-        self._options = GeminiOptions(
+        refuse_owned_in(extra or {}, "generationConfig", OWNED_CONFIG)
+        settings = GeminiOptions(
             call_ids=call_ids,
             signatures=_third(name) is not None if signatures == AUTO else bool(signatures),
             hosted=definitions(hosted or {}),
             extra=further_fields(extra or {}, OWNED_FIELDS),
         )
-        super().__init__(model=model, base_url=base_url, options=options, stream=stream)
-
-    @property
-    def revision(self) -> str:
-        """Of encoding, options and door: equal revisions send equal requests for equal input."""
-        return f"{self._options.revision()}-{'stream' if self._streams else 'whole'}"
-
-    def _url_for(self, request: ModelInput) -> Secret:
-        return self._url
-
-    def _key_header(self, key: Secret) -> tuple[str, str]:
-        return "x-goog-api-key", key.reveal()
-
-    def _encoded(self, request: ModelInput) -> bytes:
-        return encode_request(self._options, request)
+        super().__init__(
+            model=model,
+            base_url=base_url,
+            options=options,
+            stream=stream,
+            url=url,
+            encode=partial(encode_request, settings),
+            revision=f"{settings.revision()}-{'stream' if stream else 'whole'}",
+            key_header="x-goog-api-key",
+        )

@@ -7,12 +7,9 @@ right behind it, as many as its calls and in their order, because without ids or
 from __future__ import annotations
 
 from collections.abc import Sequence
-from hashlib import sha256
 from typing import Final, Literal, cast
 
-import msgspec
-
-from ..runtime.canonical import JSON, canonical_bytes, decode_canonical
+from ..runtime.canonical import JSON, canonical_bytes
 from ..runtime.model import (
     AssistantCall,
     AssistantItem,
@@ -36,9 +33,7 @@ from .history import (
     wire_name,
     wire_text,
 )
-
-ENCODING: Final = "1"
-"""Raised whenever the same input would become other bytes."""
+from .request_body import EncodeOptions, begun, hosted_tools, with_field
 
 OWNED_FIELDS: Final = frozenset({"contents", "systemInstruction", "tools", "continuationToken", "model"})
 OWNED_CONFIG: Final = frozenset({"maxOutputTokens", "candidateCount"})
@@ -48,7 +43,7 @@ FOREIGN_SIGNATURE: Final = "skip_thought_signature_validator"
 """What stands for the signature of a call that another model made, where one is asked for."""
 
 
-class GeminiOptions(msgspec.Struct, frozen=True, kw_only=True):
+class GeminiOptions(EncodeOptions, frozen=True, kw_only=True):
     """What of an adapter's settings changes the bytes of a request.
 
     ``call_ids``: ``given`` echoes the ids that came, ``always`` writes one for each call and its result, ``never`` none; newer models want
@@ -60,14 +55,10 @@ class GeminiOptions(msgspec.Struct, frozen=True, kw_only=True):
     hosted: bytes = b"{}"
     extra: bytes = b"{}"
 
-    def revision(self) -> str:
-        """Changes whenever the bytes for the same input would."""
-        return f"{ENCODING}-{sha256(msgspec.json.encode(self)).hexdigest()[:12]}"
-
 
 def encode_request(options: GeminiOptions, request: ModelInput) -> bytes:
     """The request's body. Raises ``CanonicalRefused`` only for a tool schema that JSON can't say."""
-    body: dict[str, JSON] = dict(cast("dict[str, JSON]", decode_canonical(options.extra)))
+    body = begun(options.extra)
     items = list(request.items)
     if items and isinstance(last := items[-1], AssistantItem):
         token = carried_state(last.continuation, CONTINUATION_TAG).get("token")
@@ -78,14 +69,12 @@ def encode_request(options: GeminiOptions, request: ModelInput) -> bytes:
     if request.system:
         body["systemInstruction"] = {"parts": [{"text": wire_text(request.system)}]}
     body["contents"] = _contents(options, items)
-    config = body.get("generationConfig")
-    known = config if isinstance(config, dict) else {}
-    body["generationConfig"] = {**known, "maxOutputTokens": request.output_tokens_max}
+    limit = request.output_tokens_max
+    body["generationConfig"] = with_field(body.get("generationConfig"), "maxOutputTokens", limit)
     tools: list[JSON] = []
     if request.tools:
         tools.append({"functionDeclarations": [_tool(tool) for tool in request.tools]})
-    hosted = cast("dict[str, JSON]", decode_canonical(options.hosted))
-    tools += [hosted[name] for name in request.hosted if name in hosted]
+    tools += hosted_tools(options.hosted, request)
     if tools:
         body["tools"] = tools
     return canonical_bytes(body)

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, Final
 
-from ..runtime.errors import DeclarationError
-from ..runtime.model import ModelInput
-from .endpoint import definitions, endpoint, further_fields
+from .endpoint import definitions, endpoint, further_fields, refuse_owned_in
 from .gemini import GEMINI_URL
 from .gemini_interactions_encode import OWNED_CONFIG, OWNED_FIELDS, InteractionsOptions, encode_request
 from .http_model import HttpModel, HttpOptions
-from .secret import Secret
 
 PATH: Final = "/interactions"
 
@@ -38,28 +36,21 @@ class GeminiInteractions(HttpModel):
         extra: Mapping[str, Any] | None = None,
     ) -> None:
         options = http or HttpOptions()
-        self._url, _ = endpoint(base_url, PATH, guarded=options.guarded, query="alt=sse" if stream else "")
-        config: Any = (extra or {}).get("generation_config", {})
-        if not isinstance(config, Mapping) or any(name in config for name in OWNED_CONFIG):
-            raise DeclarationError("extra", "the runtime sets a field of this", path="generation_config")
-        self._options = InteractionsOptions(
+        url, _ = endpoint(base_url, PATH, guarded=options.guarded, query="alt=sse" if stream else "")
+        refuse_owned_in(extra or {}, "generation_config", OWNED_CONFIG)
+        settings = InteractionsOptions(
             store=store,
             hosted=definitions(hosted or {}),
             extra=further_fields(extra or {}, OWNED_FIELDS),
             stream=stream,
         )
-        super().__init__(model=model, base_url=base_url, options=options, stream=stream)
-
-    @property
-    def revision(self) -> str:
-        """Of encoding and options: equal revisions send equal bytes for equal input."""
-        return self._options.revision()
-
-    def _url_for(self, request: ModelInput) -> Secret:
-        return self._url
-
-    def _key_header(self, key: Secret) -> tuple[str, str]:
-        return "x-goog-api-key", key.reveal()
-
-    def _encoded(self, request: ModelInput) -> bytes:
-        return encode_request(self._options, request)
+        super().__init__(
+            model=model,
+            base_url=base_url,
+            options=options,
+            stream=stream,
+            url=url,
+            encode=partial(encode_request, settings),
+            revision=settings.revision(),
+            key_header="x-goog-api-key",
+        )

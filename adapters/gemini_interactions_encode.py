@@ -7,12 +7,9 @@ names the last interaction and holds what came since.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from hashlib import sha256
 from typing import Final, cast
 
-import msgspec
-
-from ..runtime.canonical import JSON, canonical_bytes, decode_canonical
+from ..runtime.canonical import JSON, canonical_bytes
 from ..runtime.model import (
     AssistantCall,
     AssistantItem,
@@ -39,9 +36,7 @@ from .history import (
     wire_name,
     wire_text,
 )
-
-ENCODING: Final = "1"
-"""Raised whenever the same input would become other bytes."""
+from .request_body import EncodeOptions, begun, hosted_tools, with_field
 
 OWNED_FIELDS: Final = frozenset(
     {
@@ -61,7 +56,7 @@ OWNED_CONFIG: Final = frozenset({"max_output_tokens"})
 """What an application can't set beside the adapter: the runtime's limits and pairing rest on them."""
 
 
-class InteractionsOptions(msgspec.Struct, frozen=True, kw_only=True):
+class InteractionsOptions(EncodeOptions, frozen=True, kw_only=True):
     """What of an adapter's settings changes the bytes of a request. ``store``: let the provider keep the steps and refer to them."""
 
     store: bool = False
@@ -69,25 +64,19 @@ class InteractionsOptions(msgspec.Struct, frozen=True, kw_only=True):
     extra: bytes = b"{}"
     stream: bool = True
 
-    def revision(self) -> str:
-        """Changes whenever the bytes for the same input would."""
-        return f"{ENCODING}-{sha256(msgspec.json.encode(self)).hexdigest()[:12]}"
-
 
 def encode_request(options: InteractionsOptions, request: ModelInput) -> bytes:
     """The request's body. Raises ``CanonicalRefused`` only for a tool schema that JSON can't say."""
-    body: dict[str, JSON] = dict(cast("dict[str, JSON]", decode_canonical(options.extra)))
+    body = begun(options.extra)
     body["model"] = request.model
     body["store"] = options.store
     body["stream"] = options.stream
     if request.system:
         body["system_instruction"] = wire_text(request.system)
-    config = body.get("generation_config")
-    known = config if isinstance(config, dict) else {}
-    body["generation_config"] = {**known, "max_output_tokens": request.output_tokens_max}
+    limit = request.output_tokens_max
+    body["generation_config"] = with_field(body.get("generation_config"), "max_output_tokens", limit)
     tools: list[JSON] = [_tool(tool) for tool in request.tools]
-    hosted = cast("dict[str, JSON]", decode_canonical(options.hosted))
-    tools += [hosted[name] for name in request.hosted if name in hosted]
+    tools += hosted_tools(options.hosted, request)
     if tools:
         body["tools"] = tools
     items = list(request.items)

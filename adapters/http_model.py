@@ -10,8 +10,7 @@ import asyncio
 import logging
 import os
 import time
-from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 import msgspec
@@ -40,6 +39,9 @@ REQUEST_BYTES_MAX: Final = 64 * 1024 * 1024
 LOOP_BYTES_MAX: Final = 256 * 1024
 """A larger body is read on a thread: 8 MiB of the slowest kind take most of a second, and a loop has many runs."""
 
+
+BEARER: Final = "authorization"
+"""The header of a key that is a bearer token, which most families have."""
 
 NO_ANSWER: Final = HttpFailed("no_answer", "the answer is none")
 """Stands for what the decoder itself says better."""
@@ -73,12 +75,30 @@ class HttpOptions(msgspec.Struct, frozen=True, kw_only=True):
         return has_key and not self.insecure_http
 
 
-class HttpModel(ABC):
-    """One model behind one family's API. Pickles without its connections; a key in ``api_key`` pickles too."""
+class HttpModel:
+    """One model behind one family's API; a family's adapter is this, made from its settings. Pickles without its connections; a key in
+    ``api_key`` pickles too.
+
+    ``url``: where requests go. ``encode``: the body; raises ``CallerError`` for what can't be said in it. ``revision``: of encoding and
+    options; equal revisions send equal bytes for equal input. ``key_header``: the header that the key goes along in. ``headers``: the
+    family's own.
+    """
 
     family = ""
 
-    def __init__(self, *, model: str, base_url: str, options: HttpOptions, stream: bool) -> None:
+    def __init__(
+        self,
+        *,
+        model: str,
+        base_url: str,
+        options: HttpOptions,
+        stream: bool,
+        url: Secret,
+        encode: Callable[[ModelInput], bytes],
+        revision: str,
+        key_header: str = BEARER,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
         """Raises ``DeclarationError`` for settings that can't be meant."""
         if not model or len(model) > 256 or not model.isprintable():
             raise DeclarationError("model", "a name of at most 256 printable characters", path="model")
@@ -105,31 +125,18 @@ class HttpModel(ABC):
             ca_file=options.ca_file,
             library=options.library,
         )
-
-    # --- what a family says -------------------------------------------------------------------------------------------
-
-    @abstractmethod
-    def _url_for(self, request: ModelInput) -> Secret:
-        """Where the request goes."""
-
-    def _key_header(self, key: Secret) -> tuple[str, str]:
-        """How the key goes along."""
-        return "authorization", f"Bearer {key.reveal()}"
-
-    def _own_headers(self, request: ModelInput) -> Mapping[str, str]:
-        """Headers of the family's own."""
-        return {}
-
-    @abstractmethod
-    def _encoded(self, request: ModelInput) -> bytes:
-        """The body. Raises ``CallerError`` for what can't be said in it."""
-
-    @property
-    @abstractmethod
-    def revision(self) -> str:
-        """Of encoding and options: equal revisions send equal bytes for equal input."""
+        self._url = url
+        self._encode = encode
+        self._revision = revision
+        self._key_header = key_header
+        self._own_headers = dict(headers or {})
 
     # --- the port -----------------------------------------------------------------------------------------------------
+
+    @property
+    def revision(self) -> str:
+        """Of encoding and options: equal revisions send equal bytes for equal input."""
+        return self._revision
 
     @property
     def model(self) -> str:
@@ -150,7 +157,7 @@ class HttpModel(ABC):
         """Send once; whatever comes of it is a ``ModelTurn``. What is shown on the way is provisional."""
         try:
             key = self._key_now()
-            body = self._encoded(request)
+            body = self._encode(request)
         except CallerError as error:
             return _unsent(error.code, str(error))
         if len(body) > REQUEST_BYTES_MAX:
@@ -165,7 +172,7 @@ class HttpModel(ABC):
         )
         try:
             reply = await self._client.stream(
-                self._url_for(request).reveal(),
+                self._url.reveal(),
                 self._headers_for(request, key),
                 body,
                 timeout_ms=timeout_ms,
@@ -210,12 +217,12 @@ class HttpModel(ABC):
             "accept": "text/event-stream, application/json" if self._streams else "application/json",
             "accept-encoding": "identity",
             "user-agent": "boundloop",
-            **self._own_headers(request),
+            **self._own_headers,
         }
         headers.update((name, secret.reveal()) for name, secret in self._headers.items())
         if key is not None:
-            name, value = self._key_header(key)
-            headers[name] = value
+            bearer = "Bearer " if self._key_header == BEARER else ""
+            headers[self._key_header] = bearer + key.reveal()
         if self._send_request_id and (one := request_id(request.run_id, request.turn, request.attempt)):
             headers[REQUEST_ID_HEADER] = one
         return headers

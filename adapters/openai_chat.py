@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, Final, Literal
 
-from ..runtime.model import ModelInput
 from ..runtime.prices import Price
 from .endpoint import endpoint, further_fields
 from .http import CONNECTIONS_MAX, RESPONSE_BYTES_MAX
 from .http_model import IDLE_MS, HttpModel, HttpOptions
 from .openai_chat_encode import OWNED_FIELDS, ChatOptions, encode_request
-from .secret import Secret
 
 OPENAI_URL: Final = "https://api.openai.com/v1"
 OPENAI_HOST: Final = "api.openai.com"
@@ -80,11 +79,11 @@ class OpenAIChat(HttpModel):
             idle_ms=idle_ms,
             record_to=record_to,
         )
-        self._url, host = endpoint(base_url, PATH, guarded=options.guarded)
+        url, host = endpoint(base_url, PATH, guarded=options.guarded)
         own = host == OPENAI_HOST
         if stream_usage == AUTO:
             stream_usage = not host.endswith(WITHOUT_STREAM_OPTIONS)
-        self._options = ChatOptions(
+        settings = ChatOptions(
             output_limit_field=output_limit_field
             if output_limit_field != AUTO
             else ("max_completion_tokens" if own else "max_tokens"),
@@ -95,15 +94,12 @@ class OpenAIChat(HttpModel):
             stream=stream,
             stream_usage=stream and bool(stream_usage),
         )
-        super().__init__(model=model, base_url=base_url, options=options, stream=stream)
-
-    @property
-    def revision(self) -> str:
-        """Of encoding and options: equal revisions send equal bytes for equal input."""
-        return self._options.revision()
-
-    def _url_for(self, request: ModelInput) -> Secret:
-        return self._url
-
-    def _encoded(self, request: ModelInput) -> bytes:
-        return encode_request(self._options, request)
+        super().__init__(
+            model=model,
+            base_url=base_url,
+            options=options,
+            stream=stream,
+            url=url,
+            encode=partial(encode_request, settings),
+            revision=settings.revision(),
+        )

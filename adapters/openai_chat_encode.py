@@ -8,13 +8,10 @@ that are no object) is written in its nearest allowed form; results are matched 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from hashlib import sha256
 from types import MappingProxyType
-from typing import Final, Literal, NamedTuple, cast
+from typing import ClassVar, Final, Literal, NamedTuple, cast
 
-import msgspec
-
-from ..runtime.canonical import JSON, canonical_bytes, decode_canonical
+from ..runtime.canonical import JSON, canonical_bytes
 from ..runtime.model import AssistantItem, DigestItem, Item, ModelInput, NoteItem, ResultItem, UserItem
 from ..runtime.tool_definition import ToolDefinition
 from .history import (
@@ -29,9 +26,7 @@ from .history import (
     wire_text,
 )
 from .openai_chat_decode import CONTINUATION_TAG
-
-ENCODING: Final = "4"
-"""Raised whenever the same input would become other bytes."""
+from .request_body import EncodeOptions, begun
 
 OWNED_FIELDS: Final = frozenset(
     {
@@ -52,13 +47,15 @@ OWNED_FIELDS: Final = frozenset(
 """What an application can't set beside the adapter: the runtime's limits and pairing rest on them."""
 
 
-class ChatOptions(msgspec.Struct, frozen=True, kw_only=True):
+class ChatOptions(EncodeOptions, frozen=True, kw_only=True):
     """What of an adapter's settings changes the bytes of a request.
 
     ``output_limit_field``: OpenAI's reasoning models refuse ``max_tokens``, many compatible servers know only that.
     ``strict``: mark tools whose schema allows it. ``extra``: further fields of the request, canonical.
     ``stream_usage``: the usage is said in a stream only where it is asked for.
     """
+
+    encoding: ClassVar[str] = "4"
 
     output_limit_field: Literal["max_completion_tokens", "max_tokens"] = "max_completion_tokens"
     strict: bool = True
@@ -68,14 +65,10 @@ class ChatOptions(msgspec.Struct, frozen=True, kw_only=True):
     stream: bool = False
     stream_usage: bool = False
 
-    def revision(self) -> str:
-        """Changes whenever the bytes for the same input would."""
-        return f"{ENCODING}-{sha256(msgspec.json.encode(self)).hexdigest()[:12]}"
-
 
 def encode_request(options: ChatOptions, request: ModelInput) -> bytes:
     """The request's body. Raises ``CanonicalRefused`` only for a tool schema that JSON can't say."""
-    body: dict[str, JSON] = dict(cast("dict[str, JSON]", decode_canonical(options.extra)))
+    body = begun(options.extra)
     body["model"] = request.model
     body["messages"] = cast("list[JSON]", _messages(options, request.system, request.items))
     body[options.output_limit_field] = request.output_tokens_max

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, Final, Literal
 
-from ..runtime.model import ModelInput
 from .endpoint import definitions, endpoint, further_fields
 from .http_model import HttpModel, HttpOptions
 from .openai_chat import AUTO, OPENAI_HOST, OPENAI_URL
 from .openai_responses_encode import OWNED_FIELDS, ResponsesOptions, encode_request
-from .secret import Secret
 
 PATH: Final = "/responses"
 
@@ -41,9 +40,9 @@ class OpenAIResponses(HttpModel):
         extra: Mapping[str, Any] | None = None,
     ) -> None:
         options = http or HttpOptions()
-        self._url, host = endpoint(base_url, PATH, guarded=options.guarded)
+        url, host = endpoint(base_url, PATH, guarded=options.guarded)
         own = host == OPENAI_HOST
-        self._options = ResponsesOptions(
+        settings = ResponsesOptions(
             strict=own if strict == AUTO else bool(strict),
             encrypted_reasoning=own if encrypted_reasoning == AUTO else bool(encrypted_reasoning),
             parallel_tool_calls=parallel_tool_calls,
@@ -52,15 +51,12 @@ class OpenAIResponses(HttpModel):
             extra=further_fields(extra or {}, OWNED_FIELDS),
             stream=stream,
         )
-        super().__init__(model=model, base_url=base_url, options=options, stream=stream)
-
-    @property
-    def revision(self) -> str:
-        """Of encoding and options: equal revisions send equal bytes for equal input."""
-        return self._options.revision()
-
-    def _url_for(self, request: ModelInput) -> Secret:
-        return self._url
-
-    def _encoded(self, request: ModelInput) -> bytes:
-        return encode_request(self._options, request)
+        super().__init__(
+            model=model,
+            base_url=base_url,
+            options=options,
+            stream=stream,
+            url=url,
+            encode=partial(encode_request, settings),
+            revision=settings.revision(),
+        )

@@ -7,12 +7,9 @@ came, reasoning before what it produced, and then the results of all calls of a 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from hashlib import sha256
 from typing import Final, cast
 
-import msgspec
-
-from ..runtime.canonical import JSON, canonical_bytes, decode_canonical
+from ..runtime.canonical import JSON, canonical_bytes
 from ..runtime.model import AssistantItem, DigestItem, Item, ModelInput, NoteItem, ResultItem, UserItem
 from ..runtime.tool_definition import ToolDefinition
 from .history import (
@@ -30,9 +27,7 @@ from .history import (
     wire_text,
 )
 from .openai_responses_decode import CONTINUATION_TAG, CUSTOM
-
-ENCODING: Final = "1"
-"""Raised whenever the same input would become other bytes."""
+from .request_body import EncodeOptions, begun, hosted_tools
 
 OWNED_FIELDS: Final = frozenset(
     {
@@ -54,7 +49,7 @@ OWNED_FIELDS: Final = frozenset(
 """What an application can't set beside the adapter: the runtime's limits, context and pairing rest on them."""
 
 
-class ResponsesOptions(msgspec.Struct, frozen=True, kw_only=True):
+class ResponsesOptions(EncodeOptions, frozen=True, kw_only=True):
     """What of an adapter's settings changes the bytes of a request.
 
     ``store``: let the provider keep the answer; nothing here reads it. ``encrypted_reasoning``: ask for reasoning that can go back
@@ -69,14 +64,10 @@ class ResponsesOptions(msgspec.Struct, frozen=True, kw_only=True):
     extra: bytes = b"{}"
     stream: bool = True
 
-    def revision(self) -> str:
-        """Changes whenever the bytes for the same input would."""
-        return f"{ENCODING}-{sha256(msgspec.json.encode(self)).hexdigest()[:12]}"
-
 
 def encode_request(options: ResponsesOptions, request: ModelInput) -> bytes:
     """The request's body. Raises ``CanonicalRefused`` only for a tool schema that JSON can't say."""
-    body: dict[str, JSON] = dict(cast("dict[str, JSON]", decode_canonical(options.extra)))
+    body = begun(options.extra)
     body["model"] = request.model
     if request.system:
         body["instructions"] = wire_text(request.system)
@@ -89,8 +80,7 @@ def encode_request(options: ResponsesOptions, request: ModelInput) -> bytes:
         wanted: list[JSON] = [*include] if isinstance(include, list) else []
         body["include"] = [*wanted, "reasoning.encrypted_content"]
     tools: list[JSON] = [_tool(options, tool) for tool in request.tools]
-    hosted = cast("dict[str, JSON]", decode_canonical(options.hosted))
-    tools += [hosted[name] for name in request.hosted if name in hosted]
+    tools += hosted_tools(options.hosted, request)
     if tools:
         body["tools"] = tools
         if options.parallel_tool_calls is not None:

@@ -65,7 +65,7 @@ def written(items: Sequence[Item] = (), options: ChatOptions | None = None, **ch
 
 
 def test_the_exact_bytes() -> None:
-    """Golden: another byte for the same input is another encoding, and `ENCODING` says so."""
+    """Golden: another byte for the same input is another encoding, and `ChatOptions.encoding` says so."""
     items: list[Item] = [
         UserItem("Hi é"),
         AssistantItem("", (AssistantCall("c1.0", "call_9", "look", b'{"a": "x"}'),)),
