@@ -12,7 +12,7 @@ import click
 from ..runtime.errors import BoundloopError, BugError
 from .cli_output import OK, Output
 from .cli_session import Session, on_store, output_option, store_option
-from .cli_store_copies import export, import_
+from .cli_store_copies import backup, export, import_
 from .cli_store_upkeep import migrate, rebuild
 from .cli_text import safe_text
 
@@ -27,6 +27,7 @@ def store() -> None:
     """The store itself."""
 
 
+store.add_command(backup)
 store.add_command(export)
 store.add_command(import_)
 store.add_command(migrate)

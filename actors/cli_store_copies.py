@@ -1,4 +1,4 @@
-"""Copies of a store: ``store export`` and ``store import``."""
+"""Copies of a store: ``store export``, ``store import`` and ``store backup``."""
 
 from __future__ import annotations
 
@@ -31,6 +31,30 @@ async def export(session: Session, file: str) -> int:
     refuse_existing(file)
     contents = await export_store(session.store, file)
     _say(session.out, contents, f"exported to {file}")
+    return OK
+
+
+@click.command()
+@click.argument("file", metavar="FILE")
+@on_store
+async def backup(session: Session, file: str) -> int:
+    """Copy a SQLite store to FILE while runs go on in it.
+
+    The copy's pages are checked; ``store check --store sqlite:///FILE`` checks its logs too. FILE must not be there, and is there once it
+    is whole. An old copy that is put back is a past: effects since then are not in its ledger.
+    """
+    back_up = getattr(session.store, "back_up", None)
+    if back_up is None:
+        raise CallerError(
+            "no_backup", "this store is backed up by its server: pg_dump, or base backups", path=file
+        )
+    path = os.path.abspath(file)  # noqa: ASYNC240  nothing else waits in this process
+    await back_up(path)
+    size = os.path.getsize(path)  # noqa: ASYNC240  likewise, one look
+    if session.out.form == "table":
+        session.out.line(f"{size} bytes copied to {safe_text(file)}.")
+    else:
+        session.out.thing({"file": path, "bytes": size})
     return OK
 
 

@@ -224,7 +224,7 @@ class ArchiveWriter:
                 self._file.close()
                 os.replace(self._part, self._path)
                 self._file = None
-                _sync_folder(self._path)
+                sync_folder(self._path)
             except OSError as error:
                 raise _of_the_disk(error, self._path) from error
         return contents
@@ -343,7 +343,8 @@ def _of_the_disk(error: OSError, path: str) -> StoreError:
     return StoreError("unwritable", str(error), path=path)
 
 
-def _sync_folder(path: str) -> None:
+def sync_folder(path: str) -> None:
+    """The name of this file is on disk after this."""
     descriptor = os.open(os.path.dirname(os.path.abspath(path)), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)

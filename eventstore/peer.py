@@ -165,6 +165,10 @@ class PeerStore:
         """See ``Upkeep``."""
         return await self._ask(lambda store: store.earlier_rows(after, limit))
 
+    async def back_up(self, path: str) -> None:
+        """As ``SqliteStore.back_up``, by whoever owns the file."""
+        await self._ask(lambda store: store.back_up(path))
+
     async def take_in(self, records: Callable[[], Iterator[Record]]) -> None:
         """See ``TakesIn``. Only as the file's owner: another has the file open, and what it knows of it would be wrong."""
         if not isinstance(self.inner, OwnedSqliteStore):

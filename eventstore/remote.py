@@ -175,6 +175,10 @@ class RemoteStore(ABC):
         rows: list[EarlierRow] = await self._asked("earlier_rows", after, limit)
         return rows
 
+    async def back_up(self, path: str) -> None:
+        """As ``SqliteStore.back_up``, by the owner: where the path is on its machine."""
+        await self._asked("back_up", path)
+
     async def faults(self) -> list[str]:
         """What ``SqliteStore.faults`` finds, in the owner."""
         found: list[str] = await self._asked("faults")

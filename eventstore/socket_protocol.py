@@ -31,7 +31,7 @@ from .port import (
 )
 from .upkeep import EarlierRow
 
-PROTOCOL_VERSION = 7
+PROTOCOL_VERSION = 8
 
 FRAME_BYTES_MAX = BLOB_BYTES_MAX + 2 * 1024 * 1024
 """The largest blob and what travels with it. A longer frame ends the connection."""
@@ -102,6 +102,7 @@ ARGUMENTS: dict[str, Any] = {
     "next_wake_ms": tuple[()],
     "mark_damaged": tuple[str, str],
     "faults": tuple[()],
+    "back_up": tuple[str],
     "reindex": tuple[RunRow],
     "runs_in_order": tuple[str, int],
     "blob_names": tuple[bytes, int],
@@ -135,6 +136,7 @@ ANSWERS: dict[str, Any] = {
     "next_wake_ms": int | None,
     "mark_damaged": None,
     "faults": list[str],
+    "back_up": None,
     "reindex": bool,
     "runs_in_order": list[RunRow],
     "blob_names": list[bytes],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sqlite3
+import threading
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from hashlib import sha256
 
@@ -29,6 +30,7 @@ from .port import (
     Switch,
     SwitchHandler,
 )
+from .sqlite_backup import back_up
 from .sqlite_thread import StoreThread
 from .sqlite_upkeep import SqliteUpkeep
 from .upkeep import EarlierRow
@@ -236,6 +238,16 @@ class SqliteStore:
         return await self._thread.submit(
             lambda: self._rows.earlier_rows(after, limit), writes=False, light=False
         )
+
+    async def back_up(self, path: str) -> None:
+        """Copy the file, as it is when the copy ends, to a new one at ``path`` (absolute, on this machine), and check the copy's
+        pages. Appends go on meanwhile. A caller that is cancelled stops it. Raises ``CallerError`` (``file_exists``), ``DiskFull``
+        and ``StoreError``."""
+        stop = threading.Event()
+        try:
+            await asyncio.to_thread(back_up, self._thread.lend, path, stop)
+        finally:
+            stop.set()
 
     async def take_in(self, records: Callable[[], Iterator[Record]]) -> None:
         """See ``TakesIn``. The write-ahead log grows by all that is taken in, until the transaction has ended."""

@@ -25,6 +25,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
 from ..runtime.errors import DamagedFile, DiskFull, StoreError
+from .sqlite_backup import pause
 from .sqlite_file import has_no_space
 
 T = TypeVar("T")
@@ -255,6 +256,27 @@ class StoreThread:
         if woken and self._listener is not None:
             _call(*self._listener, woken)
         return job
+
+    def lend(self, work: Callable[[sqlite3.Connection, Callable[[], None]], None]) -> None:
+        """On another thread than these two: ``work`` with the connection, outside of any transaction. The function that it
+        gets gives the turn to others for a moment, and raises ``StoreError`` (``store_closed``) if the connection went away."""
+        with self._turn:
+            lent = self._connection
+
+            def give_turn() -> None:
+                self._turn.release()
+                try:
+                    pause()
+                finally:
+                    self._turn.acquire()
+                insist()
+
+            def insist() -> None:
+                if self._closed or self._connection is not lent:
+                    raise StoreError("store_closed", "the store is closed", path=self.path)
+
+            insist()
+            work(self.connection, give_turn)
 
     def _turn_over(self) -> None:
         self._alone = ""

@@ -1,0 +1,97 @@
+"""A copy of a file that is in use: page by page, between the commits of its owner.
+
+SQLite's own online backup. It runs on a thread of its own over the owner's one connection and takes turns with the store: it
+has the connection for a few pages, gives it away, and waits. What is written meanwhile through that connection
+SQLite brings into the copy too, so the copy is the store as of the last page.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+from ..runtime.errors import CallerError, DamagedFile, DiskFull, StoreError
+from .archive import sync_folder
+from .sqlite_file import has_no_space
+
+PAGES_A_TURN: Final = 64
+"""256 KiB: about a millisecond."""
+
+PAUSE_S: Final = 0.001
+
+Lend = Callable[[Callable[[sqlite3.Connection, Callable[[], None]], None]], None]
+"""Runs what it is given with the store's connection in its turn; the function that goes with it gives the turn to others, and
+raises if the connection is no more."""
+
+
+def back_up(lend: Lend, path: str, stop: threading.Event) -> None:
+    """Copy the store to a new file that has its name once it is whole, checked and on disk. ``stop`` ends it early. Raises
+    ``CallerError`` (``file_exists``) and ``StoreError``; no file is left then but after a crash, ``PATH.part``."""
+    if os.path.lexists(path):
+        raise CallerError("file_exists", "there is a file of this name", path=path)
+    part = f"{path}.part"
+    try:
+        # What runs were told is in it: nobody else's to read.
+        os.close(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600))
+        _copy(lend, part, stop)
+        _check(part)
+        _keep(part, path)
+    except sqlite3.Error as error:
+        if getattr(error, "sqlite_errorname", "").startswith("SQLITE_FULL") or has_no_space(part):
+            raise DiskFull(part) from error
+        raise StoreError("unwritable", str(error), path=part) from error
+    except OSError as error:
+        raise StoreError("unwritable", str(error), path=part) from error
+    finally:
+        for tail in ("", "-wal", "-shm", "-journal"):
+            with contextlib.suppress(OSError):
+                os.unlink(part + tail)
+
+
+def _copy(lend: Lend, part: str, stop: threading.Event) -> None:
+    target = sqlite3.connect(part, isolation_level=None)
+    try:
+        # It is synced once, when it is whole.
+        target.execute("PRAGMA synchronous = OFF")
+
+        def copy(source: sqlite3.Connection, give_turn: Callable[[], None]) -> None:
+            def between(*_: Any) -> None:
+                if stop.is_set():
+                    raise StoreError("given_up", "nobody waits for this copy any more", path=part)
+                give_turn()
+
+            source.backup(target, pages=PAGES_A_TURN, progress=between, sleep=PAUSE_S)
+
+        lend(copy)
+    finally:
+        target.close()
+
+
+def _check(part: str) -> None:
+    copy = sqlite3.connect(part, isolation_level=None)
+    try:
+        verdict = copy.execute("PRAGMA integrity_check(1)").fetchone()[0]
+    finally:
+        copy.close()
+    if verdict != "ok":
+        raise DamagedFile(part, str(verdict)[:500])
+
+
+def _keep(part: str, path: str) -> None:
+    descriptor = os.open(part, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    os.link(part, path)  # unlike a rename it writes over nothing
+    sync_folder(path)
+
+
+def pause() -> None:
+    """Between two turns."""
+    time.sleep(PAUSE_S)
