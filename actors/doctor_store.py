@@ -8,11 +8,11 @@ import stat
 from collections.abc import Iterator
 from typing import Final
 
+from ..eventstore.file_system import judge, mount_of
 from ..eventstore.location import parse_url, shown_url
 from ..eventstore.owner import OwnerText, live_owner
 from ..eventstore.process_identity import boot_id
 from ..eventstore.socket_protocol import socket_name
-from ..eventstore.sqlite_file import NETWORK_FILE_SYSTEMS, file_system_of
 from ..runtime.errors import BoundloopError
 from .doctor_findings import Finding, fail, ok, warn
 from .doctor_machine import Machine
@@ -51,7 +51,16 @@ def check_store(machine: Machine, url: str) -> Iterator[Finding]:
     if not os.path.isdir(folder):
         yield fail("store", f"there is no folder {folder}", "no command can open it", "make the folder")
         return
-    yield check_file_system(file_system_of(folder, str(machine.proc / "self/mountinfo")))
+    mount = mount_of(path, str(machine.proc / "self/mountinfo"))
+    if mount.point == path and os.path.exists(path):
+        yield fail(
+            "store.file_system",
+            "the file itself is a mount",
+            "its WAL and its lock would lie elsewhere, and go with the container. It is refused",
+            "mount its folder",
+        )
+    else:
+        yield check_file_system(mount.kind)
     yield check_room(os.statvfs(folder))
     yield from check_modes(path)
     yield check_wal(path)
@@ -60,20 +69,23 @@ def check_store(machine: Machine, url: str) -> Iterator[Finding]:
 
 def check_file_system(kind: str) -> Finding:
     name = "store.file_system"
-    if kind in NETWORK_FILE_SYSTEMS:
+    judgement = judge(kind)
+    if judgement == "network":
         return fail(
             name,
             kind,
             "locks and shared memory don't hold across machines there: two owners can damage the file. It is refused",
             "a local disk",
         )
-    if kind.startswith("fuse"):
-        return warn(
+    if judgement == "unknown":
+        return fail(
             name,
             kind,
-            "whether fsync reaches a disk and locks hold is up to a program that nobody here knows",
+            "whether fsync reaches a disk and locks hold is up to a program that nobody here knows. It is refused",
             "a local disk",
         )
+    if kind.startswith("fuse"):
+        return warn(name, kind, "an fsync is only as good as the program behind it", "a local disk")
     if kind in OVERLAYS:
         return warn(
             name,

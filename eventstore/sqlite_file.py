@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 import sqlite3
 import stat
 
 from ..runtime.errors import DamagedFile, DiskFull, StoreError, StoreUrlError
+from .file_system import Mount, judge, mount_of
 from .migrate import migrate, refuse_unknown
 
 CHECKED_BYTES_MAX = 16 * 1024 * 1024
@@ -26,32 +26,6 @@ WAL_AUTOCHECKPOINT_PAGES = 1_000
 CACHE_KIB_MAX = 16 * 1024
 
 _MAGIC = b"SQLite format 3\x00"
-
-NETWORK_FILE_SYSTEMS = frozenset(
-    (
-        "9p",
-        "afs",
-        "beegfs",
-        "ceph",
-        "cifs",
-        "coda",
-        "fuse.glusterfs",
-        "fuse.s3fs",
-        "fuse.sshfs",
-        "glusterfs",
-        "gpfs",
-        "lustre",
-        "ncpfs",
-        "nfs",
-        "nfs4",
-        "ocfs2",
-        "orangefs",
-        "smb3",
-        "smbfs",
-        "vboxsf",
-        "virtiofs",
-    )
-)
 
 
 def real_path(path: str) -> str:
@@ -72,28 +46,30 @@ def real_path(path: str) -> str:
         raise StoreError(
             "hard_links", "the file has more than one name, so locks don't protect it", path=real
         )
-    file_system = file_system_of(folder)
-    if file_system in NETWORK_FILE_SYSTEMS:
-        raise StoreError("network_file_system", f"SQLite isn't safe on {file_system}", path=real)
+    _refuse_mount(mount_of(real), real, exists=found is not None)
     return real
 
 
-def file_system_of(folder: str, mounts: str = "/proc/self/mountinfo") -> str:
-    """The type of the file system that holds this folder; empty if the system doesn't say."""
-    try:
-        with open(mounts, encoding="utf-8", errors="surrogateescape") as lines:
-            rows = [line.split() for line in lines]
-    except OSError:
-        return ""
-    best, kind = "", ""
-    for row in rows:
-        point = re.sub(
-            r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), row[4]
-        )  # a blank is written as \040
-        inside = folder == point or folder.startswith(point.rstrip("/") + "/")
-        if inside and len(point) >= len(best):  # of two mounts on one point the later one is seen
-            best, kind = point, row[row.index("-") + 1]
-    return kind
+def _refuse_mount(mount: Mount, path: str, *, exists: bool) -> None:
+    if exists and mount.point == path:
+        raise StoreError(
+            "mounted_file",
+            "the file itself is a mount, so its WAL and its lock would lie elsewhere: mount its folder",
+            path=path,
+        )
+    match judge(mount.kind):
+        case "safe":
+            pass
+        case "network":
+            raise StoreError(
+                "network_file_system", f"SQLite isn't safe on {mount.kind}: use a local disk", path=path
+            )
+        case "unknown":
+            raise StoreError(
+                "fuse_file_system",
+                f"whether locks and fsync hold on {mount.kind} isn't known: use a local disk",
+                path=path,
+            )
 
 
 def connect(path: str) -> sqlite3.Connection:

@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from boundloop.eventstore import migrate, sqlite_file, sqlite_thread
+from boundloop.eventstore import migrate, sqlite_thread
 from boundloop.eventstore.clock import StoreClock
 from boundloop.eventstore.location import Location, open_store, parse_url
 from boundloop.eventstore.port import Acquired, AlreadyDone, Appended, HostRow
 from boundloop.eventstore.sqlite import SqliteStore
-from boundloop.eventstore.sqlite_file import connect, file_system_of, real_path
+from boundloop.eventstore.sqlite_file import connect, real_path
 from boundloop.eventstore.verify import verify_store
 from boundloop.runtime.errors import (
     DamagedFile,
@@ -86,39 +86,6 @@ def test_a_file_with_two_names_is_refused(tmp_path: Path) -> None:
     with pytest.raises(StoreError) as caught:
         real_path(str(tmp_path / "b.db"))
     assert caught.value.code == "hard_links"
-
-
-MOUNTS = """\
-22 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw
-30 22 0:40 / /data/my\\040share rw shared:9 - nfs4 server:/x rw
-31 30 0:41 / /data/my\\040share/local rw - xfs /dev/vdb rw
-32 22 0:42 / /data/over rw - ext4 /dev/vdc rw
-33 22 0:43 / /data/over rw - 9p none rw
-"""
-
-
-def test_the_innermost_and_latest_mount_counts(tmp_path: Path) -> None:
-    (tmp_path / "mounts").write_text(MOUNTS)
-
-    def kind(folder: str) -> str:
-        return file_system_of(folder, str(tmp_path / "mounts"))
-
-    assert kind("/data/my share") == "nfs4"
-    assert kind("/data/my share/deep") == "nfs4"
-    assert kind("/data/my share/local/x") == "xfs"
-    assert kind("/data/my shares") == "ext4"
-    assert kind("/data/over") == "9p"
-    assert file_system_of("/", str(tmp_path / "absent")) == ""
-
-
-def test_a_network_file_system_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def nfs(folder: str) -> str:
-        return "nfs4"
-
-    monkeypatch.setattr(sqlite_file, "file_system_of", nfs)
-    with pytest.raises(StoreError) as caught:
-        real_path(str(tmp_path / "runs.db"))
-    assert caught.value.code == "network_file_system"
 
 
 def test_the_connection_is_set_up_as_promised(tmp_path: Path) -> None:
