@@ -211,6 +211,14 @@ def test_what_says_nothing_is_not_kept(nothing: Any) -> None:
         assert turn_of("openai_responses", responses(nothing), whole=True).token_data is None
 
 
+def test_what_is_odd_where_nobody_reads_is_kept_as_it_is() -> None:
+    answer = b'{"choices":[{"message":{"content":"Hi"},"finish_reason":"stop"}],"prompt_logprobs":[1e400]}'
+    decoder = decoder_of("openai_chat", Exchange())
+    decoder.feed(answer)
+    turn = decoder.end()
+    assert (turn.finish, turn.token_data) == ("final", b'{"prompt_logprobs":[[1e400]]}')
+
+
 def test_engines_that_say_it_in_the_message_and_servers_that_say_it_at_the_top() -> None:
     message = {
         "content": "Hi",

@@ -40,6 +40,39 @@ BYTES: Final = (b"\x00", b"\xff", b"\xed\xa0\x80", b'"', b"{", b"}", b"[", b"]",
                 b"[" * 200, b"null")  # fmt: skip
 
 
+SAID: Final = [{"token": "Hi", "logprob": -0.5, "bytes": [72, 105], "top_logprobs": []}]
+CHOICE: Final = {"index": 0, "logprobs": {"content": SAID}, "token_ids": [7, 0], "finish_reason": "stop"}
+PART: Final = {"type": "output_text", "text": "Hi", "logprobs": SAID}
+ITEM: Final = {"type": "message", "id": "m1", "role": "assistant", "content": [PART]}
+CHOSEN: Final = {"chosenCandidates": [{"token": "Hi", "tokenId": 7, "logProbability": -0.5}]}
+CANDIDATE: Final = {"content": {"parts": [{"text": "Hi"}]}, "finishReason": "STOP", "logprobsResult": CHOSEN}
+TOKENS: Final[tuple[tuple[str, tuple[Any, ...]], ...]] = (
+    ("openai_chat", ({"prompt_token_ids": [1, 2], "choices": [{**CHOICE, "message": {"content": "Hi"}}]},)),
+    (
+        "openai_chat",
+        (
+            {
+                "prompt_token_ids": [1, 2],
+                "choices": [{**CHOICE, "delta": {"content": "Hi"}, "finish_reason": None}],
+            },
+            {"prompt_logprobs": [None, {"7": -0.5}], "choices": [{**CHOICE, "delta": {}}]},
+        ),
+    ),
+    ("openai_responses", ({"id": "r1", "status": "completed", "output": [ITEM]},)),
+    (
+        "openai_responses",
+        (
+            {"type": "response.output_text.delta", "output_index": 0, "delta": "Hi", "logprobs": SAID},
+            {"type": "response.output_item.done", "output_index": 0, "item": ITEM},
+            {"type": "response.completed", "response": {"id": "r1", "status": "completed", "output": []}},
+        ),
+    ),
+    ("gemini", ({"candidates": [{**CANDIDATE, "avgLogprobs": -0.5}]},)),
+    ("gemini", ({"candidates": [CANDIDATE]}, {"candidates": [CANDIDATE]})),
+)
+"""Answers that say something of their tokens: one object is a body, and a stream's only event too."""
+
+
 def seeds() -> list[tuple[str, bytes]]:
     """(family, answer) of everything that is garbled."""
     rng = random.Random("seeds")
@@ -51,6 +84,11 @@ def seeds() -> list[tuple[str, bytes]]:
             answer = ended(family, kind, text="Hello", calls=some)
             found += [(family, body(family, answer)), (family, stream(family, answer))]
             found.append((family, stream(family, answer, rng=rng)))
+    for family, objects in TOKENS:
+        written = [json.dumps(one).encode() for one in objects]
+        found.append((family, b"".join(b"data: " + one + b"\n\n" for one in written)))
+        if len(written) == 1:
+            found.append((family, written[0]))
     folder = os.environ.get("BOUNDLOOP_RECORDED", "")
     for family in FAMILIES if folder else ():
         for path in sorted(Path(folder, family).iterdir()):
@@ -170,6 +208,9 @@ def try_one(seed: str, known: list[tuple[str, bytes]]) -> str:
     stored = msgspec.convert(msgspec.to_builtins(turn, builtin_types=(bytes,)), ModelTurn)
     msgspec.json.encode(msgspec.to_builtins(stored))
     assert len(turn.safe_message) <= 600
+    if turn.token_data is not None:
+        assert not rule.retry
+        assert json.loads(turn.token_data)
     if turn.usage is not None:
         counts = (turn.usage.input_tokens, turn.usage.output_tokens)
         assert all(count is None or count >= 0 for count in counts)
