@@ -9,6 +9,7 @@ from __future__ import annotations
 import _sqlite3
 import ctypes
 import re
+import threading
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -118,6 +119,8 @@ class FileShim:
     def __init__(self, library: Any) -> None:
         self.fired = ""
         """The kind of the operation that failed, empty if none did yet."""
+        self.met = threading.Event()
+        """Set when an operation has failed."""
         self.left_open = 0
         """Files that were still open at the end of the ``with``."""
         self.count: Counter[str] = Counter()
@@ -144,6 +147,7 @@ class FileShim:
         self._library.sqlite3_vfs_unregister(ctypes.byref(self._vfs))
 
     def arm(self, number: int, how: How) -> None:
+        self.met.clear()
         self.fired, self._left, self._how, self._all_fail = "", number, how, False
 
     def heal(self) -> None:
@@ -167,6 +171,7 @@ class FileShim:
         if self._how == "power":
             for file in self._files.values():
                 _take_back(file)
+        self.met.set()
         return True
 
     def _code(self, kind: str) -> int:
