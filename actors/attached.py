@@ -135,10 +135,12 @@ class Attached:
         """Wait until the run has more than ``after_seq`` events; False if the time was over first."""
         return bool(await self._wait(WaitQuestion(run_id, "commit", after_seq, timeout_s)))
 
-    async def news(self, run_id: str, after_seq: int, mark: Mark, timeout_s: float) -> News:
+    async def news(
+        self, run_id: str, after_seq: int, mark: Mark, timeout_s: float, elsewhere: str = ""
+    ) -> News:
         """As ``Owning.news``, asked of the owner."""
         async with self._waits:
-            question = NewsQuestion(run_id, after_seq, mark, timeout_s)
+            question = NewsQuestion(run_id, after_seq, mark, timeout_s, elsewhere)
             return msgspec.msgpack.decode(await self._ask("news", question, timeout_s), type=News)
 
     async def _wait(self, question: WaitQuestion) -> bytes:

@@ -236,7 +236,8 @@ class Runtime:
 
     def follow(self, run_id: AnyRun, *, after_seq: int = 0, until: Until = "stop") -> Generator[FollowItem]:
         """As ``stream``, and between the events what the model writes meanwhile: ``TextDelta``, ``CallPreparing`` (a call by its
-        name alone), and ``AttemptReset`` where what was shown of an attempt is void, right before the event that says why.
+        name alone), and ``AttemptReset`` where what was shown of an attempt is void, right before the event that says why. Where a host
+        of another process has the run in a shared store, ``HostedElsewhere`` says so once: its events come, and nothing else.
 
         All of it is provisional, stored nowhere, and given at most twenty times a second. Whoever begins while an attempt is
         out gets its text so far as the first piece; the offsets of an attempt's pieces have no gap and no overlap. A reader that is slow gets

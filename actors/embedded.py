@@ -35,7 +35,7 @@ from .pool_spec import Pool
 from .provisional import Mark
 from .result import Result
 from .run_options import Asked, StartOptions
-from .streaming import Committed, Follower, FollowItem, News, Page, committed_from
+from .streaming import Committed, Follower, FollowItem, HostedElsewhere, News, Page, committed_from
 from .waiting import StillRunning, Until
 from .wishes import CommandRefused
 
@@ -92,7 +92,9 @@ class Serving(Protocol):
 
     async def committed_after(self, run_id: str, after_seq: int, timeout_s: float) -> bool: ...
 
-    async def news(self, run_id: str, after_seq: int, mark: Mark, timeout_s: float) -> News: ...
+    async def news(
+        self, run_id: str, after_seq: int, mark: Mark, timeout_s: float, elsewhere: str = ""
+    ) -> News: ...
 
     async def close(self) -> None: ...
 
@@ -463,7 +465,7 @@ class Embedded:
         """As ``stream``, with what is provisional of the attempt that is out."""
         time = asyncio.get_running_loop().time
         follower = Follower()
-        row_seq, due = 0, time()
+        row_seq, due, elsewhere = 0, time(), ""
         while True:
             read = row_seq
             page = await self._page(run_id, after_seq, read, until)
@@ -478,7 +480,11 @@ class Embedded:
                 return
             if row_seq != read or (due > time() and await self._grown(run_id, read, due - time())):
                 continue
-            news = await self._news(run_id, read, follower.mark)
+            news = await self._news(run_id, read, follower.mark, elsewhere)
+            if news.elsewhere:
+                elsewhere = news.elsewhere
+                yield HostedElsewhere(run_id=run_id, host_id=elsewhere)
+                continue
             pieces = follower.take(news.shown, after_seq)
             for piece in pieces:
                 yield piece
@@ -503,10 +509,10 @@ class Embedded:
             lambda serving: serving.committed_after(run_id, after_seq, timeout_s), within_s=None
         )
 
-    async def _news(self, run_id: str, after_seq: int, mark: Mark) -> News:
+    async def _news(self, run_id: str, after_seq: int, mark: Mark, elsewhere: str) -> News:
         """Wait for an append, or for something that is shown."""
         return await self._with(
-            lambda serving: serving.news(run_id, after_seq, mark, FOLLOW_S), within_s=None
+            lambda serving: serving.news(run_id, after_seq, mark, FOLLOW_S, elsewhere), within_s=None
         )
 
 

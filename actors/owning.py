@@ -48,6 +48,9 @@ HOW_TO_SHARE: Final = (
     '; to work beside an owner on Ray attach to it in its cluster (ray="require" or the cluster\'s address, --ray); otherwise '
     "end it, or take the file over (take_over=True, --take-over)"
 )
+ASKED_AGAIN_S: Final = 0.05
+"""How soon a host that showed nothing is asked again."""
+
 ASKED_WAIT_S_MAX: Final = 20.0
 """How long one question of another process is held open; it asks again."""
 
@@ -126,12 +129,13 @@ class WaitQuestion(msgspec.Struct, frozen=True, array_like=True):
 
 
 class NewsQuestion(msgspec.Struct, frozen=True, array_like=True):
-    """What became of a run that is followed: its log behind ``after_seq``, and what it shows since ``mark``."""
+    """What became of a run that is followed, as ``Owning.news`` is asked."""
 
     run_id: str
     after_seq: int
     mark: Mark
     timeout_s: float
+    elsewhere: str
 
 
 class Owning:
@@ -397,22 +401,43 @@ class Owning:
         """Wait until the run has more than ``after_seq`` events; False if the time was over first."""
         return await self._followers.wait(self.store, run_id, after_seq, timeout_s)
 
-    async def news(self, run_id: str, after_seq: int, mark: Mark, timeout_s: float) -> News:
-        """Wait until the run has more than ``after_seq`` events, or shows something since ``mark``; neither if the time was over
-        first. Raises ``RunNotFound``."""
-        growing = asyncio.ensure_future(self.committed_after(run_id, after_seq, timeout_s))
-        showing = asyncio.ensure_future(self.host.shown(run_id, mark, timeout_s))
+    async def news(
+        self, run_id: str, after_seq: int, mark: Mark, timeout_s: float, elsewhere: str = ""
+    ) -> News:
+        """Wait until the run has more than ``after_seq`` events, or shows something since ``mark``, or another host than ``elsewhere``
+        has it of which that isn't known; none of it if the time was over first. Raises ``RunNotFound``."""
+        now_elsewhere = await self._hosted_elsewhere(run_id)
+        if now_elsewhere not in ("", elsewhere):
+            return News(False, Shown(mark), now_elsewhere)
+        time = asyncio.get_running_loop().time
+        end = time() + timeout_s
+        asked = [growing := asyncio.ensure_future(self.committed_after(run_id, after_seq, timeout_s))]
         try:
-            await asyncio.wait((growing, showing), return_when=asyncio.FIRST_COMPLETED)
-            shown = showing.result() if showing.done() else Shown(mark)
-            if shown.items:
-                return News(growing.done() and growing.result(), shown)
-            # Nothing was shown, so something else became of the run, which its log is about to say.
-            return News(await growing, shown)
+            while True:
+                showing = asyncio.ensure_future(self.host.shown(run_id, mark, max(0.0, end - time())))
+                try:
+                    await asyncio.wait((growing, showing), return_when=asyncio.FIRST_COMPLETED)
+                    shown = showing.result() if showing.done() else Shown(mark)
+                finally:
+                    showing.cancel()
+                    await asyncio.gather(showing, return_exceptions=True)
+                if shown.items or growing.done() or time() >= end:
+                    return News(growing.done() and growing.result(), shown)
+                # Told of nothing. The run may be on its way from one host to another, or its host told of what is read already.
+                await asyncio.wait(asked, timeout=ASKED_AGAIN_S)
         finally:
-            for asked in (growing, showing):
-                asked.cancel()
-            await asyncio.gather(growing, showing, return_exceptions=True)
+            growing.cancel()
+            await asyncio.gather(growing, return_exceptions=True)
+
+    async def _hosted_elsewhere(self, run_id: str) -> str:
+        """The host of another process that has the run in a shared store, and that isn't asked what it shows; empty for none."""
+        host, store = self.host, self.store
+        if not isinstance(store, SharedStore) or host.hosted(run_id) is not None:
+            return ""
+        if self._cluster is not None and self._cluster.holds(run_id):
+            return ""
+        row = await store.run(run_id)
+        return "" if row is None or row.owner == host.host_id else row.owner
 
     # --- what is heard ---------------------------------------------------------------------------------------------
 
@@ -503,7 +528,9 @@ class Owning:
     async def _asked_news(self, question: NewsQuestion) -> bytes:
         """The encoded ``News``."""
         timeout_s = min(max(question.timeout_s, 0.0), ASKED_WAIT_S_MAX)
-        news = await self.news(question.run_id, question.after_seq, question.mark, timeout_s)
+        news = await self.news(
+            question.run_id, question.after_seq, question.mark, timeout_s, question.elsewhere
+        )
         if not self._serves_others:
             raise _not_serving()
         return msgspec.msgpack.encode(news)

@@ -32,8 +32,15 @@ class Committed(msgspec.Struct, frozen=True, kw_only=True):
     event: AnyEvent
 
 
-FollowItem: TypeAlias = "Committed | TextDelta | CallPreparing | AttemptReset"
-"""What a reader that follows gets: a committed event, or something provisional of the attempt that is out."""
+class HostedElsewhere(msgspec.Struct, frozen=True, kw_only=True):
+    """A host of another process has the run in a shared store: what its model writes isn't shown here, its events are."""
+
+    run_id: str
+    host_id: str
+
+
+FollowItem: TypeAlias = "Committed | TextDelta | CallPreparing | AttemptReset | HostedElsewhere"
+"""What a reader that follows gets: a committed event, something provisional of the attempt that is out, or why there is nothing of that."""
 
 ANSWERED: Final = frozenset(("calls", "final", "paused"))
 """The finishes whose text stands; of any other what was shown is void."""
@@ -71,10 +78,12 @@ class Follower:
 
 
 class News(msgspec.Struct, frozen=True, array_like=True):
-    """Of a run that is followed: whether its log has grown, and what was shown meanwhile."""
+    """Of a run that is followed: whether its log has grown, and what was shown meanwhile. ``elsewhere``: the host that
+    has it now, where that is another process's in a shared store, can't be asked what it shows, and wasn't known."""
 
     grown: bool
     shown: Shown
+    elsewhere: str = ""
 
 
 class Page(msgspec.Struct, frozen=True, kw_only=True):

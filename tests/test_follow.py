@@ -16,9 +16,9 @@ from tests.attach_play import half_of, use_sockets
 from tests.model_server import Heard, speaking
 
 from boundloop.actors import Runtime, embedded
-from boundloop.actors.provisional import Mark, Provisional
-from boundloop.actors.streaming import Committed, Follower, FollowItem
-from boundloop.adapters import OpenAIChat, ScriptedModel, say
+from boundloop.actors.provisional import Mark, Provisional, Shown
+from boundloop.actors.streaming import Committed, Follower, FollowItem, News
+from boundloop.adapters import OpenAIChat, ScriptedModel, held, say
 from boundloop.adapters.port import AttemptReset, CallPreparing, ProgressSink, TextDelta
 from boundloop.runtime import Limits, Policy, Redaction
 from boundloop.runtime import events as e
@@ -296,9 +296,9 @@ async def test_deltas_come_at_most_twenty_times_a_second_and_events_at_once() ->
         half = half_of(runtime)
         news, grown = half._news, half._grown
 
-        async def asked_for_news(run_id: str, after_seq: int, mark: Mark) -> Any:
+        async def asked_for_news(run_id: str, after_seq: int, mark: Mark, elsewhere: str) -> Any:
             asked_at = time.monotonic()
-            told = await news(run_id, after_seq, mark)
+            told = await news(run_id, after_seq, mark, elsewhere)
             pieces.append((asked_at, time.monotonic(), bool(told.shown.items)))
             return told
 
@@ -335,6 +335,36 @@ async def test_a_follower_that_is_given_up_leaves_nothing_behind() -> None:
         board = half_of(runtime).serving.host.provisional
         assert not board._waiting
         assert not board._attempts
+
+
+@pytest.mark.asyncio
+async def test_a_host_that_has_nothing_to_show_yet_is_asked_again() -> None:
+    """It may be told of a commit that the reader has read already, or be about to take the run up; its log grows no more then."""
+    model = ScriptedModel([held(say("Done."), "gate")])
+    async with Runtime(store="memory://", model=model) as runtime:
+        run = await runtime.aio.start("go", limits=LIMITS)
+        reader = Reader(runtime.aio.follow(run))
+        await reader.until(lambda: any(is_event(item, e.ModelRequested) for item in reader.items))
+        serving = half_of(runtime).serving
+        text = Shown(Mark(1, 1, 1), 1, (TextDelta(1, 1, 0, "ab"),))
+        answers = [Shown(Mark()), Shown(Mark()), text]
+
+        async def shown(run_id: str, mark: Mark, timeout_s: float) -> Shown:
+            return answers.pop(0) if answers else text
+
+        serving.host.shown = shown
+        asked = asyncio.run_coroutine_threadsafe(
+            serving.news(run.run_id, reader.seqs()[-1], Mark(), 3_600.0), runtime_loop(runtime)
+        )
+        assert await asyncio.wait_for(asyncio.wrap_future(asked), WITHIN_S) == News(False, text)
+        del serving.host.shown
+        model.gate("gate").open()
+        await reader.all()
+
+
+def runtime_loop(runtime: Runtime) -> asyncio.AbstractEventLoop:
+    loop: asyncio.AbstractEventLoop = half_of(runtime).serving.host._loop
+    return loop
 
 
 def test_following_from_a_script() -> None:

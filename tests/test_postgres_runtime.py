@@ -15,6 +15,7 @@ from tests.command_line import CommandLine
 from tests.postgres_server import Server
 
 from boundloop.actors.client import CommandRefused, Runtime
+from boundloop.actors.streaming import Committed, FollowItem, HostedElsewhere
 from boundloop.adapters.script import call, held, say
 from boundloop.adapters.scripted import ScriptedModel
 from boundloop.runtime.limits import WAIVED, Limits
@@ -143,6 +144,24 @@ def test_the_runs_of_a_killed_process_go_on_elsewhere_when_its_row_has_expired(
         process.send_signal(signal.SIGKILL)
     result = survivor.wait("r1", STUCK_S)
     assert (result.outcome, result.text) == ("completed", "went on")
+
+
+def test_whoever_follows_a_run_that_another_runtime_hosts_is_told_that_nothing_more_is_shown(
+    runtime: Runtimes,
+) -> None:
+    model = ScriptedModel([held(say("seen"), "gate")])
+    runtime(model=model).start("look", limits=FREE, run_id="r1")
+    following = runtime().follow("r1")
+    items: list[FollowItem] = []
+    while not any(isinstance(item, HostedElsewhere) for item in items):
+        items.append(next(following))
+    model.gate("gate").open()
+    items += list(following)
+    (elsewhere,) = (item for item in items if isinstance(item, HostedElsewhere))
+    assert (elsewhere.run_id, elsewhere.host_id[:2]) == ("r1", "h_")
+    seqs = [item.seq for item in items if isinstance(item, Committed)]
+    assert seqs == list(range(1, len(seqs) + 1))
+    assert len(seqs) + 1 == len(items)
 
 
 def test_a_stream_follows_a_run_that_another_runtime_hosts(runtime: Runtimes) -> None:
