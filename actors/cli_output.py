@@ -39,7 +39,7 @@ EXIT_CODES: Final = {
     OK: "ok",
     FAILED: "a difference, a failed run, or a bug",
     USAGE: "wrong usage",
-    NOT_FOUND: "no such run, call or approval",
+    NOT_FOUND: "no such run, call or approval, or its log was pruned",
     CONFLICT: "refused as things stand, or owned by another process",
     STORE: "the store can't be used",
     DAMAGED: "a log is damaged or can't be read",
@@ -58,6 +58,7 @@ _WHO: Final = {
 
 _REFUSED: Final = {
     "run_not_found": NOT_FOUND,
+    "run_pruned": NOT_FOUND,
     "approval_not_found": NOT_FOUND,
     "question_not_found": NOT_FOUND,
     "call_not_found": NOT_FOUND,

@@ -43,6 +43,7 @@ def row_view(row: RunRow) -> dict[str, Any]:
         "host": row.owner,
         "ready": row.ready,
         "damaged": row.damaged,
+        "pruned": when(row.pruned_at_ms),
     }
 
 

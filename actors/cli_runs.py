@@ -87,12 +87,16 @@ async def list_runs(
 @click.argument("run_id", metavar="RUN")
 @on_store
 async def show(session: Session, run_id: str) -> int:
-    """One run as it stands: where it is, its open calls, what it spent, its answer."""
+    """One run as it stands: where it is, its open calls, what it spent, its answer. Of a pruned one, what is left."""
     from ..eventstore.reading import read_run
     from .cli_reading import code_of, damage_view, say_damage
     from .cli_run_view import print_state, row_view, state_view
     from .cli_standing import standing_of
 
+    row = await session.store.run(run_id)
+    if row is not None and row.pruned_at_ms:
+        session.out.thing(row_view(row))
+        return OK
     found = await read_run(session.store, run_id)
     say_damage(session.out, found)
     seen = row_view(found.row)

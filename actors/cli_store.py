@@ -13,7 +13,7 @@ from ..runtime.errors import BoundloopError, BugError
 from .cli_output import OK, Output
 from .cli_session import Session, on_store, output_option, store_option
 from .cli_store_copies import backup, export, import_
-from .cli_store_upkeep import migrate, rebuild
+from .cli_store_upkeep import migrate, prune, rebuild
 from .cli_text import safe_text
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ store.add_command(backup)
 store.add_command(export)
 store.add_command(import_)
 store.add_command(migrate)
+store.add_command(prune)
 store.add_command(rebuild)
 
 
@@ -42,7 +43,7 @@ async def info(session: Session) -> int:
 
     statuses: Counter[str] = Counter()
     async for row in _all_runs(session.store):
-        statuses["damaged" if row.damaged else row.index.status] += 1
+        statuses["pruned" if row.pruned_at_ms else "damaged" if row.damaged else row.index.status] += 1
     hosts = await session.store.hosts()
     dead = await proved_dead(session.store)
     ready = await session.store.ready_runs(PAGE_RUNS)
@@ -77,7 +78,7 @@ async def check(session: Session) -> int:
     bad = {verdict.run_id for verdict in found.runs if not verdict.ok}
     faults = list(found.faults)
     async for row in _all_runs(session.store):
-        if row.run_id not in bad:
+        if row.run_id not in bad and not row.pruned_at_ms:
             problem = await _problem(session.store, row)
             if problem:
                 faults.append(f"run {row.run_id}: {problem}")

@@ -1,4 +1,4 @@
-"""The store's upkeep: ``store migrate`` and ``store rebuild``."""
+"""The store's upkeep: ``store migrate``, ``store rebuild`` and ``store prune``."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from ..runtime.errors import BoundloopError
 from .cli_output import DAMAGED, OK, Output
 from .cli_session import Session, format_of, on_store, output_option, store_option
 from .cli_text import safe_text
+from .cli_time import MOMENT
 
 
 @click.command()
@@ -74,3 +75,37 @@ async def rebuild(session: Session) -> int:
         left = [{"run": run_id, "problem": why} for run_id, why in found.left]
         out.thing({"runs": found.runs, "rewritten": list(found.rewritten), "left": left})
     return DAMAGED if found.left else OK
+
+
+@click.command()
+@click.option(
+    "--ended-before",
+    type=MOMENT,
+    required=True,
+    metavar="TIME",
+    help="Such as 2026-01-31 (UTC), or 90d: ago.",
+)
+@click.option("--dry-run", is_flag=True, help="Say what would go, and change nothing.")
+@on_store
+async def prune(session: Session, ended_before: int, dry_run: bool) -> int:
+    """Remove the logs of runs that ended long ago, and blobs that nobody names any more.
+
+    What stays of a run is its row (when and how it ended, its last seq and head) and its ledger keys: an effect of old is
+    still done once. A tree of runs goes as a whole. Damaged runs, and those with an effect of which nobody knows, stay.
+    """
+    from ..eventstore.prune import prune_store
+
+    found = await prune_store(session.store, ended_before_ms=ended_before, dry_run=dry_run)
+    out = session.out
+    if out.form != "table":
+        kept = [{"run": run_id, "why": why} for run_id, why in found.kept]
+        fields = {"runs": list(found.runs), "appends": found.rows, "blobs": found.blobs, "kept": kept}
+        out.thing({**fields, "dry_run": dry_run})
+        return OK
+    for run_id, why in found.kept:
+        out.line(f"kept {safe_text(run_id)}: {safe_text(why)}")
+    if dry_run:
+        out.line(f"{len(found.runs)} runs and {found.rows} appends would go. Nothing was changed.")
+    else:
+        out.line(f"{len(found.runs)} runs, {found.rows} appends and {found.blobs} blobs pruned.")
+    return OK

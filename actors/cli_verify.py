@@ -53,14 +53,16 @@ def print_verdicts(out: Output, verdicts: tuple[RunVerdict, ...], faults: tuple[
         out.line(f"DAMAGED file: {safe_text(fault)}")
     events = sum(verdict.events for verdict in verdicts)
     good = len(verdicts) - len(bad)
-    out.line(f"{good} of {len(verdicts)} runs verify, {events} events.")
+    pruned = sum(verdict.pruned for verdict in verdicts)
+    also = f" {pruned} are pruned: nothing of their logs is there." if pruned else ""
+    out.line(f"{good} of {len(verdicts)} runs verify, {events} events.{also}")
     return code
 
 
 def _row(verdict: RunVerdict) -> dict[str, Any]:
     return {
         "run": verdict.run_id,
-        "verdict": "ok" if verdict.ok else "damaged",
+        "verdict": "damaged" if not verdict.ok else "pruned" if verdict.pruned else "ok",
         "appends": verdict.rows,
         "events": verdict.events,
         "head": verdict.head.hex(),

@@ -18,7 +18,7 @@ from ..runtime.state import State
 from .chain import GENESIS
 from .codec import Recorded, resolve
 from .port import EventStore
-from .verify import intact_rows
+from .verify import intact_rows, refuse_pruned
 
 PAGE_ROWS = 500
 PINS_CACHED_MAX = 64
@@ -94,8 +94,11 @@ async def read_records(store: EventStore, run_id: str, *, to_seq: int | None = N
             if record.seq != number:
                 raise HistoryRefused("log_gap", f"seq {number} is missing", path=run_id)
         records += found
-    if not records and await store.run(run_id) is None:
-        raise RunNotFound(run_id)
+    if not records:
+        row = await store.run(run_id)
+        if row is None:
+            raise RunNotFound(run_id)
+        refuse_pruned(row)
     return records
 
 

@@ -150,10 +150,14 @@ def _follow(call: Holding, record: Recorded) -> None:
 
 
 def ledger_faults(
-    rows: Iterable[LedgerRow], runs: Iterable[RunClaims], unread: frozenset[str] = frozenset()
+    rows: Iterable[LedgerRow],
+    runs: Iterable[RunClaims],
+    unread: frozenset[str] = frozenset(),
+    pruned: frozenset[str] = frozenset(),
 ) -> list[str]:
     """What the rows have otherwise than the logs. ``unread``: runs whose log can't be trusted, or doesn't begin as runs
-    do; nothing is said of rows that may be theirs."""
+    do; nothing is said of rows that may be theirs. ``pruned``: runs that have ended without an effect of which nobody knows;
+    nothing is said of their rows, nor of keys that they may have had after a question."""
     claims: dict[Place, list[Holding]] = {}
     for run in runs:
         if run.started is not None:
@@ -166,10 +170,10 @@ def ledger_faults(
         problem = _problem(row, claims.pop(place, []), complete=not unread)
         if not is_sound(row):
             faults.append(f"{_name(place)} was changed")
-        elif problem and row.run_id not in unread:
+        elif problem and row.run_id not in unread and row.run_id not in pruned:
             faults.append(f"{_name(place)}: {problem}")
     for place, calls in claims.items():
-        problem = _problem(None, calls, complete=not unread)
+        problem = _problem(None, calls, complete=not unread, whole=not pruned)
         if problem:
             faults.append(f"{_name(place)} is missing: {problem}")
     return faults
@@ -181,10 +185,12 @@ def _name(place: tuple[object, object]) -> str:
     return f"the ledger's row of key {named} of tenant {tenant!r}"
 
 
-def _problem(row: LedgerRow | None, claims: list[Holding], *, complete: bool) -> str:
+def _problem(row: LedgerRow | None, claims: list[Holding], *, complete: bool, whole: bool = True) -> str:
     if row is None:
         # What may have happened isn't forgotten: a key is free only once nobody is left who has sent, or sent in vain.
-        left = next((call for call in claims if call.status in _SENT), None) or _asked(claims)
+        left = next((call for call in claims if call.status in _SENT), None)
+        if left is None and whole:
+            left = _asked(claims)
         if left is None or not complete:
             return ""
         return f"by the log of run {left.run_id}, call {left.call_id} has it as {left.status}"

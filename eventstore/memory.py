@@ -90,6 +90,7 @@ class MemoryStore(MemoryUpkeep):
             if rows.held is not None and not accepts_claim(rows, request.run_id, request.claim):
                 return ClaimTaken(rows.held)
         self._blobs.update(request.blobs)
+        self._put_at_ms.update((digest, now_ms) for digest, _ in request.blobs)
         if run is None:
             run = self._runs[request.run_id] = MemoryRun(_new_row(request), len(self._runs))
         marked = run.ready_at_ms is not None
@@ -225,6 +226,7 @@ class MemoryStore(MemoryUpkeep):
         check_blob(data)
         digest = sha256(data).digest()
         self._blobs[digest] = data
+        self._put_at_ms[digest] = self.now_ms()
         return digest
 
     async def get_blob(self, sha256: bytes) -> bytes | None:

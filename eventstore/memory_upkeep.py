@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
@@ -47,6 +47,7 @@ class MemoryUpkeep:
         self._ledger: dict[tuple[str, bytes], LedgerRow] = {}
         self._earlier: dict[tuple[str, bytes], tuple[LedgerRow, ...]] = {}
         self._blobs: dict[bytes, bytes] = {}
+        self._put_at_ms: dict[bytes, int] = {}
         self._hosts: dict[str, HostRow] = {}
         self._switches: dict[tuple[str, str], Switch] = {}
 
@@ -95,6 +96,38 @@ class MemoryUpkeep:
         found = sorted(one for one in found if after is None or one[:3] > after)
         return [EarlierRow(place, row) for *_, place, row in found[:limit]]
 
+    async def prune(self, run_id: str, seq: int, head: bytes) -> bool:
+        """See ``Upkeep``."""
+        run = self._runs.get(run_id)
+        if (
+            run is None
+            or (run.row.seq, run.row.head) != (seq, head)
+            or run.row.damaged
+            or run.row.pruned_at_ms
+        ):
+            return False
+        top = run.row.root_id or run_id
+        tree = [one.row for one in self._runs.values() if top in (one.row.root_id, one.row.run_id)]
+        behind = (row for rows in self._earlier.values() for row in rows)
+        if (
+            not all(is_ended(one.index) for one in (run.row, *tree))
+            or any(row.run_id == run_id and row.status == "unknown" for row in self._ledger.values())
+            or any(row.run_id == run_id for row in behind)
+        ):
+            return False
+        now_ms = max(1, self.now_ms())
+        run.row = msgspec.structs.replace(run.row, pruned_at_ms=now_ms, epoch=run.row.epoch + 1, owner="")
+        run.log.clear()
+        return True
+
+    async def drop_blobs(self, names: Sequence[bytes], *, put_before_ms: int) -> int:
+        """See ``Upkeep``."""
+        old = [name for name in names if name in self._blobs and self._put_at_ms.get(name, 0) < put_before_ms]
+        for name in old:
+            del self._blobs[name]
+            self._put_at_ms.pop(name, None)
+        return len(old)
+
     async def take_in(self, records: Callable[[], Iterator[Record]]) -> None:
         """See ``TakesIn``."""
         if self._runs or self._ledger or self._earlier or self._switches:
@@ -129,6 +162,7 @@ class MemoryUpkeep:
                 case _:
                     pass
         self._blobs |= {name: b"".join(data) for name, data in parts.items()}
+        self._put_at_ms |= dict.fromkeys(parts, now_ms)
         self._runs |= taken._runs
         self._ledger |= taken._ledger
         self._earlier |= taken._earlier

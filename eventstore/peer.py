@@ -165,6 +165,14 @@ class PeerStore:
         """See ``Upkeep``."""
         return await self._ask(lambda store: store.earlier_rows(after, limit))
 
+    async def prune(self, run_id: str, seq: int, head: bytes) -> bool:
+        """See ``Upkeep``."""
+        return await self._ask(lambda store: store.prune(run_id, seq, head))
+
+    async def drop_blobs(self, names: Sequence[bytes], *, put_before_ms: int) -> int:
+        """See ``Upkeep``."""
+        return await self._ask(lambda store: store.drop_blobs(names, put_before_ms=put_before_ms))
+
     async def back_up(self, path: str) -> None:
         """As ``SqliteStore.back_up``, by whoever owns the file."""
         await self._ask(lambda store: store.back_up(path))

@@ -124,7 +124,8 @@ class StoredAppend(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class RunRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A run's index row. ``owner`` is the host id, empty when no host has the run."""
+    """A run's index row. ``owner`` is the host id, empty when no host has the run. ``pruned_at_ms``: when its log was removed,
+    else 0; the row stays."""
 
     run_id: str
     tenant: str
@@ -141,6 +142,7 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     owner: str
     ready: bool
     damaged: str = ""
+    pruned_at_ms: int = 0
 
 
 class HostRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):

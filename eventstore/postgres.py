@@ -289,12 +289,19 @@ class PostgresStore(PostgresUpkeep):
         check_blob(data)
         digest = sha256(data).digest()
         await self._upload(digest, data)
+        given_ms = self._clock.given_ms()
         parts = max(1, -(-len(data) // BLOB_PART_BYTES))
-        await self.write_with(lambda connection: connection.execute(sql.PUT_BLOB, digest, len(data), parts))
+        await self.write_with(
+            lambda connection: connection.execute(sql.PUT_BLOB, digest, len(data), parts, given_ms)
+        )
         return digest
 
     async def _upload(self, digest: bytes, data: bytes) -> None:
-        """The parts alone: without its row the blob isn't there."""
+        """The parts alone: without its row the blob isn't there. One that is there by now is kept for a day from now on, so that
+        no sweep takes its parts away before the row is put again."""
+        given_ms = self._clock.given_ms()
+        if await self.write_with(lambda connection: connection.fetchval(sql.NOTE_PUT, digest, given_ms)):
+            return
         for number, part in enumerate(blob_parts(data)):
             await self.write_with(
                 lambda connection, number=number, part=part: connection.execute(  # type: ignore[misc]  # mypy infers no type for a lambda with defaults

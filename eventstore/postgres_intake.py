@@ -57,7 +57,7 @@ _COLUMNS: Final[dict[str, tuple[str, ...]]] = {
             "waiting_for",
             "waiting_keys",
         ),
-        *("wake_at_ms", "owner", "ready_at_ms", "damaged"),
+        *("wake_at_ms", "owner", "ready_at_ms", "damaged", "pruned_at_ms"),
     ),
     "key_waits": ("key", "run_key"),
     "appends": (
@@ -194,7 +194,7 @@ class _Intake:
             *(self._run_key, to_column(row.run_id), row.seq, row.epoch, row.head),
             *(row.updated_at_ms, row.created_at_ms, *(to_column(text) for text in (*origin, *stands))),
             *(list(index.waiting_keys), index.wake_at_ms, to_column(row.owner)),
-            *(self._now_ms if row.ready else None, to_column(row.damaged)),
+            *(self._now_ms if row.ready else None, to_column(row.damaged), row.pruned_at_ms),
         )
         for key in sorted(set(index.waiting_keys)):
             self._put("key_waits", key, self._run_key)

@@ -13,7 +13,8 @@ from .text_columns import from_column, to_column
 
 _RUN_COLUMNS: Final = (
     "run_id, tenant, agent, operation_id, parent_id, root_id, created_at_ms, updated_at_ms, seq, epoch, head, status, "
-    "outcome, reason, waiting_for, to_json(waiting_keys)::text AS waiting_keys, wake_at_ms, owner, ready_at_ms, damaged"
+    "outcome, reason, waiting_for, to_json(waiting_keys)::text AS waiting_keys, wake_at_ms, owner, ready_at_ms, damaged, "
+    "pruned_at_ms"
 )
 """The keys as JSON: for an array of bytea the driver would first ask the server what that is."""
 
@@ -95,7 +96,8 @@ BAD_BLOBS: Final = (
 )
 
 PUT_PART: Final = "INSERT INTO blob_parts VALUES ($1, $2, $3) ON CONFLICT DO NOTHING"
-PUT_BLOB: Final = "INSERT INTO blobs VALUES ($1, $2, $3) ON CONFLICT DO NOTHING"
+NOTE_PUT: Final = "UPDATE blobs SET put_at_ms = greatest(put_at_ms, coalesce($2, server_ms())) WHERE sha256 = $1 RETURNING true"
+PUT_BLOB: Final = "INSERT INTO blobs VALUES ($1, $2, $3, coalesce($4, server_ms())) ON CONFLICT DO NOTHING"
 REGISTER_HOST: Final = (
     "INSERT INTO hosts VALUES ($2, $3, $4, $5, $6, coalesce($1, server_ms()) + $7) ON CONFLICT (host_id) DO UPDATE SET "
     "node = excluded.node, pid = excluded.pid, pid_start = excluded.pid_start, boot_id = excluded.boot_id, "
@@ -172,6 +174,7 @@ def run_row(row: Any) -> RunRow:
         owner=from_column(row["owner"]),
         ready=row["ready_at_ms"] is not None,
         damaged=from_column(row["damaged"]),
+        pruned_at_ms=row["pruned_at_ms"],
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any, Final, TypeVar
 
 from ..runtime.errors import RunNotFound
@@ -40,6 +40,10 @@ _BLOB_NAMES: Final = "SELECT sha256 FROM blobs WHERE sha256 > $1 ORDER BY sha256
 _EARLIER_ROWS: Final = (
     "SELECT * FROM ledger_earlier WHERE $1::text IS NULL OR (tenant, key, place) > ($1, $2, $3) "
     "ORDER BY tenant, key, place LIMIT $4"
+)
+_DROP_BLOBS: Final = (
+    "WITH gone AS (DELETE FROM blobs WHERE sha256 = ANY ($1::bytea[]) AND put_at_ms < $2 RETURNING sha256), "
+    "parts AS (DELETE FROM blob_parts USING gone WHERE blob_parts.sha256 = gone.sha256) SELECT count(*) FROM gone"
 )
 _WAKE: Final = "SELECT to_json(wake_runs(coalesce($1, server_ms()), ARRAY[$2::text]))::text"
 _WAITS_ASTRAY: Final = """
@@ -118,6 +122,23 @@ class PostgresUpkeep:
             lambda connection: connection.fetch(_EARLIER_ROWS, tenant, key, place, limit)
         )
         return [EarlierRow(row["place"] - 1, ledger_row(row)) for row in rows]
+
+    async def prune(self, run_id: str, seq: int, head: bytes) -> bool:
+        """See ``Upkeep``."""
+        given_ms = self._clock.given_ms()
+        pruned = await self.write_with(
+            lambda connection: connection.fetchval(
+                "SELECT prune_run($1, $2, $3, $4)", given_ms, to_column(run_id), seq, head
+            )
+        )
+        return pruned is True
+
+    async def drop_blobs(self, names: Sequence[bytes], *, put_before_ms: int) -> int:
+        """See ``Upkeep``."""
+        count: int = await self.write_with(
+            lambda connection: connection.fetchval(_DROP_BLOBS, list(names), put_before_ms)
+        )
+        return count
 
     async def take_in(self, records: Callable[[], Iterator[Record]]) -> None:
         """See ``TakesIn``. By a third connection of this process, for as long as it takes."""

@@ -65,6 +65,8 @@ class _Work:
 
     async def mend(self, row: RunRow) -> bool:
         """Whether the row was another. Raises ``BoundloopError`` for a run that is to be left alone."""
+        if row.pruned_at_ms:
+            return False  # its row is all there is
         store = self._store
         for _ in range(LOOKS):
             told = await self._told(row)
@@ -114,6 +116,10 @@ class _Work:
             if not parent or run_id in self._roots:
                 break
             below.append(run_id)
+            row = await self._store.run(parent)
+            if row is not None and row.pruned_at_ms:
+                run_id, parent = row.root_id or row.run_id, ""
+                break
             above = await self._first_event(parent)
             run_id, parent = above.run_id, above.parent_run
         root = self._roots.get(run_id, run_id)

@@ -175,6 +175,16 @@ class RemoteStore(ABC):
         rows: list[EarlierRow] = await self._asked("earlier_rows", after, limit)
         return rows
 
+    async def prune(self, run_id: str, seq: int, head: bytes) -> bool:
+        """See ``Upkeep``."""
+        pruned: bool = await self._asked("prune", run_id, seq, head)
+        return pruned
+
+    async def drop_blobs(self, names: Sequence[bytes], *, put_before_ms: int) -> int:
+        """See ``Upkeep``."""
+        count: int = await self._asked("drop_blobs", list(names), put_before_ms)
+        return count
+
     async def back_up(self, path: str) -> None:
         """As ``SqliteStore.back_up``, by the owner: where the path is on its machine."""
         await self._asked("back_up", path)

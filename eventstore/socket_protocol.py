@@ -31,7 +31,7 @@ from .port import (
 )
 from .upkeep import EarlierRow
 
-PROTOCOL_VERSION = 8
+PROTOCOL_VERSION = 9
 
 FRAME_BYTES_MAX = BLOB_BYTES_MAX + 2 * 1024 * 1024
 """The largest blob and what travels with it. A longer frame ends the connection."""
@@ -103,6 +103,8 @@ ARGUMENTS: dict[str, Any] = {
     "mark_damaged": tuple[str, str],
     "faults": tuple[()],
     "back_up": tuple[str],
+    "prune": tuple[str, int, bytes],
+    "drop_blobs": tuple[list[bytes], int],
     "reindex": tuple[RunRow],
     "runs_in_order": tuple[str, int],
     "blob_names": tuple[bytes, int],
@@ -137,6 +139,8 @@ ANSWERS: dict[str, Any] = {
     "mark_damaged": None,
     "faults": list[str],
     "back_up": None,
+    "prune": bool,
+    "drop_blobs": int,
     "reindex": bool,
     "runs_in_order": list[RunRow],
     "blob_names": list[bytes],

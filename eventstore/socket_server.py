@@ -83,6 +83,7 @@ _KEYWORDS = {
     "drop_host": ("died",),
     "release": ("ready",),
     "set_switch": ("on",),
+    "drop_blobs": ("put_before_ms",),
 }
 """Names of the last arguments of methods that take them by name only."""
 

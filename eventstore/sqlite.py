@@ -239,6 +239,18 @@ class SqliteStore:
             lambda: self._rows.earlier_rows(after, limit), writes=False, light=False
         )
 
+    async def prune(self, run_id: str, seq: int, head: bytes) -> bool:
+        """See ``Upkeep``."""
+        return await self._thread.submit(
+            lambda: self._rows.prune(run_id, seq, head), writes=True, light=False
+        )
+
+    async def drop_blobs(self, names: Sequence[bytes], *, put_before_ms: int) -> int:
+        """See ``Upkeep``."""
+        return await self._thread.submit(
+            lambda: self._rows.drop_blobs(names, put_before_ms), writes=True, light=False
+        )
+
     async def back_up(self, path: str) -> None:
         """Copy the file, as it is when the copy ends, to a new one at ``path`` (absolute, on this machine), and check the copy's
         pages. Appends go on meanwhile. A caller that is cancelled stops it. Raises ``CallerError`` (``file_exists``), ``DiskFull``

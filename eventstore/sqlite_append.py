@@ -40,6 +40,9 @@ from .run_pages import rest_of
 BLOB_PART_BYTES = 256 * 1024
 """A blob is stored in parts of this size."""
 
+PUT_NOTED_MS = 3_600_000
+"""How often it is noted that a blob that is there was put again."""
+
 CACHED_RUNS_MAX = 20_000
 
 _GO_ON = (
@@ -410,7 +413,8 @@ class SqliteAppends:
             self._connection().execute("DELETE FROM ledger WHERE tenant = ? AND key = ?", (tenant, key))
         elif after.held is not before.held:
             self._put_ledger_row(after.held)
-        if after.earlier == before.earlier:
+        has_happened = after.held is not None and after.held.status == "succeeded"
+        if after.earlier == before.earlier and not has_happened:
             return  # or nobody looked: they are as they were
         self._connection().execute("DELETE FROM ledger_earlier WHERE tenant = ? AND key = ?", (tenant, key))
         for place, row in enumerate(after.earlier):
@@ -443,11 +447,17 @@ class SqliteAppends:
 
     def put_blob(self, digest: bytes, data: bytes) -> None:
         parts = range(0, max(len(data), 1), BLOB_PART_BYTES)
+        now_ms = self._now_ms()
         done = self._connection().execute(
-            "INSERT OR IGNORE INTO blobs (sha256, size_bytes, parts) VALUES (?, ?, ?)",
-            (digest, len(data), len(parts)),
+            "INSERT OR IGNORE INTO blobs (sha256, size_bytes, parts, put_at_ms) VALUES (?, ?, ?, ?)",
+            (digest, len(data), len(parts), now_ms),
         )
-        if done.rowcount:
+        if not done.rowcount:
+            self._connection().execute(
+                "UPDATE blobs SET put_at_ms = ? WHERE sha256 = ? AND put_at_ms < ?",
+                (now_ms, digest, now_ms - PUT_NOTED_MS),
+            )
+        else:
             self._connection().executemany(
                 "INSERT INTO blob_parts (sha256, part, data) VALUES (?, ?, ?)",
                 ((digest, part, data[start : start + BLOB_PART_BYTES]) for part, start in enumerate(parts)),

@@ -31,7 +31,7 @@ FAULTS_MAX = 20
 
 RUN_COLUMNS = (
     "run_key, run_id, tenant, agent, operation_id, parent_id, root_id, created_at_ms, updated_at_ms, seq, epoch, head, "
-    "status, outcome, reason, waiting_for, wake_at_ms, owner, ready_at_ms, damaged"
+    "status, outcome, reason, waiting_for, wake_at_ms, owner, ready_at_ms, damaged, pruned_at_ms"
 )
 _IN_ITS_INDEX: Final = {
     "operation_id": ("operation_id <> ''",),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
@@ -96,6 +96,40 @@ class SqliteUpkeep(SqliteRows):
         )
         return [EarlierRow(row[0], LedgerRow(**named(LEDGER_COLUMNS, row[1:]))) for row in rows]
 
+    # --- pruning ---------------------------------------------------------------------------------------------------
+
+    def prune(self, run_id: str, seq: int, head: bytes) -> bool:
+        """See ``Upkeep``."""
+        pruned = self._connection().execute(
+            "UPDATE runs SET pruned_at_ms = ?, epoch = epoch + 1, owner = '' "
+            "WHERE run_id = ? AND seq = ? AND head = ? AND status = 'terminated' AND damaged = '' AND pruned_at_ms = 0 "
+            "AND NOT EXISTS (SELECT 1 FROM runs AS one WHERE one.root_id = CASE WHEN runs.root_id = '' THEN runs.run_id "
+            "ELSE runs.root_id END AND one.root_id <> '' AND one.status <> 'terminated') "
+            "AND NOT EXISTS (SELECT 1 FROM runs AS top WHERE top.run_id = runs.root_id AND top.status <> 'terminated') "
+            "AND NOT EXISTS (SELECT 1 FROM ledger WHERE status = 'unknown' AND ledger.run_id = runs.run_id) "
+            "AND NOT EXISTS (SELECT 1 FROM ledger_earlier WHERE ledger_earlier.run_id = runs.run_id)",
+            (max(1, self._now_ms()), run_id, seq, head),
+        )
+        if not pruned.rowcount:
+            return False
+        self._known.pop(run_id, None)
+        self._connection().execute(
+            "DELETE FROM appends WHERE run_key = (SELECT run_key FROM runs WHERE run_id = ?)", (run_id,)
+        )
+        return True
+
+    def drop_blobs(self, names: Sequence[bytes], put_before_ms: int) -> int:
+        """See ``Upkeep``."""
+        count = 0
+        for name in names:
+            gone = self._connection().execute(
+                "DELETE FROM blobs WHERE sha256 = ? AND put_at_ms < ?", (name, put_before_ms)
+            )
+            if gone.rowcount:
+                self._connection().execute("DELETE FROM blob_parts WHERE sha256 = ?", (name,))
+                count += 1
+        return count
+
     # --- another store's content -----------------------------------------------------------------------------------
 
     def take_in(self, records: Callable[[], Iterator[Record]]) -> None:
@@ -141,8 +175,8 @@ class SqliteUpkeep(SqliteRows):
                     part += 1
                 case BlobRecord(name, size):
                     made = execute(
-                        "INSERT OR IGNORE INTO blobs (sha256, size_bytes, parts) VALUES (?, ?, ?)",
-                        (name, size, max(1, -(-size // PART_BYTES))),
+                        "INSERT OR IGNORE INTO blobs (sha256, size_bytes, parts, put_at_ms) VALUES (?, ?, ?, ?)",
+                        (name, size, max(1, -(-size // PART_BYTES)), now_ms),
                     )
                     blob, part, is_known = name, 0, made.rowcount == 0
                 case LedgerRecord(row):
@@ -181,6 +215,7 @@ class SqliteUpkeep(SqliteRows):
             "owner": row.owner,
             "ready_at_ms": now_ms if row.ready else None,
             "damaged": row.damaged,
+            "pruned_at_ms": row.pruned_at_ms,
         }
         made = self._connection().execute(
             f"INSERT INTO runs ({', '.join(values)}) VALUES ({', '.join('?' * len(values))})",

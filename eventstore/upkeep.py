@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol, runtime_checkable
 
 import msgspec
@@ -42,6 +42,17 @@ class Upkeep(Protocol):
         self, after: tuple[str, bytes, int] | None = None, limit: int = 100
     ) -> list[EarlierRow]:
         """What stands behind keys' rows, as stored and unchecked, by (tenant, key, place) above ``after``."""
+        ...
+
+    async def prune(self, run_id: str, seq: int, head: bytes) -> bool:
+        """Remove an ended run's log, and mark its row; its ledger rows stay. The epoch is raised: a writer that is late is fenced.
+        False, and nothing is changed, if its seq or head are others, it or any run of its tree hasn't ended, it is damaged or pruned
+        already, or has an effect of which nobody knows, or a row behind a key's."""
+        ...
+
+    async def drop_blobs(self, names: Sequence[bytes], *, put_before_ms: int) -> int:
+        """Remove those of these blobs that were last put before then, by the store's time, within an hour. How many there were.
+        Whether anything names them is the caller's to know."""
         ...
 
 

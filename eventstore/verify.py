@@ -13,7 +13,7 @@ from typing import Protocol, runtime_checkable
 
 import msgspec
 
-from ..runtime.errors import LogDamaged, RunNotFound, StoreError
+from ..runtime.errors import LogDamaged, RunNotFound, RunPruned, StoreError
 from ..runtime.events import RunStarted
 from ..runtime.ledger import LedgerRow
 from .chain import GENESIS, append_hash
@@ -32,7 +32,8 @@ FAULTS_MAX = 100
 
 class RunVerdict(msgspec.Struct, frozen=True, kw_only=True):
     """``problem`` is empty if the run's log verifies. Else ``first_bad_seq`` to ``last_bad_seq`` is the first append
-    that can't be trusted; everything before it is as written. ``rows`` and ``events`` count what was read and good."""
+    that can't be trusted; everything before it is as written. ``rows`` and ``events`` count what was read and good. Of a ``pruned`` run
+    there is nothing to read, and ``head`` is what its row says."""
 
     run_id: str
     rows: int
@@ -41,6 +42,7 @@ class RunVerdict(msgspec.Struct, frozen=True, kw_only=True):
     problem: str = ""
     first_bad_seq: int = 0
     last_bad_seq: int = 0
+    pruned: bool = False
 
     @property
     def ok(self) -> bool:
@@ -86,6 +88,7 @@ async def intact_rows(store: EventStore, run_id: str) -> list[StoredAppend]:
     run = await store.run(run_id)
     if run is None:
         raise RunNotFound(run_id)
+    refuse_pruned(run)
     walk = _Walk(run)
     rows: list[StoredAppend] = []
     while page := await store.read(run_id, after_seq=walk.seq, rows_max=PAGE_ROWS):
@@ -97,6 +100,12 @@ async def intact_rows(store: EventStore, run_id: str) -> list[StoredAppend]:
             walk.step(row)
         rows += page
     return rows
+
+
+def refuse_pruned(run: RunRow) -> None:
+    """For who needs the log. Raises ``RunPruned``."""
+    if run.pruned_at_ms:
+        raise RunPruned(run.run_id, run.index.outcome, run.index.reason)
 
 
 async def verify_store(store: EventStore) -> StoreVerdict:
@@ -127,13 +136,14 @@ async def _verify_runs(store: EventStore) -> tuple[list[RunVerdict], list[str]]:
             runs.append(claims)
         after = page[-1].run_id
     unread = {verdict.run_id for verdict in verdicts if not verdict.ok}
-    unread |= {claims.run_id for claims in runs if claims.started is None}
+    pruned = frozenset(verdict.run_id for verdict in verdicts if verdict.pruned)
+    unread |= {claims.run_id for claims in runs if claims.started is None and claims.run_id not in pruned}
     try:
         rows = await _ledger(store)
     except StoreError as error:
         return verdicts, [f"the ledger can't be read: {error}"]
     trusted = [claims for claims in runs if claims.run_id not in unread]
-    return verdicts, ledger_faults(rows, trusted, frozenset(unread))
+    return verdicts, ledger_faults(rows, trusted, frozenset(unread), pruned)
 
 
 async def _ledger(store: EventStore) -> list[LedgerRow]:
@@ -218,6 +228,10 @@ class _Walk:
 async def _verify(store: EventStore, run: RunRow, claims: RunClaims) -> RunVerdict:
     """``claims`` is told of the log's events."""
     walk = _Walk(run)
+    if run.pruned_at_ms:
+        rows = await store.read(run.run_id, rows_max=1)
+        problem = "it was pruned, and there are rows of its log" if rows else ""
+        return msgspec.structs.replace(walk.verdict(problem), pruned=True, head=run.head)
     for _ in range(LOOKS):
         bad = await _walk_on(store, walk, claims)
         if bad is not None:

@@ -152,6 +152,16 @@ class RunNotFound(CallerError):
         super().__init__("run_not_found", "no such run", path=run_id)
 
 
+class RunPruned(CallerError):
+    """The run's log made room: what is left is how it ended, and its ledger keys."""
+
+    outcome: str
+
+    def __init__(self, run_id: str, outcome: str, reason: str) -> None:
+        super().__init__("run_pruned", f"its log was pruned; it had ended {outcome}: {reason}", path=run_id)
+        self.outcome = outcome
+
+
 class Overloaded(CallerError):
     """Admission is full and nothing was written; the same call may be made again after `retry_after_ms`."""
 

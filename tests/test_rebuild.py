@@ -120,7 +120,7 @@ async def test_a_log_that_does_not_end_where_its_row_says_is_left_alone(tmp_path
     raw.execute(f"UPDATE appends SET body = x'90' WHERE run_key = {key} AND first_seq = 1", ("r2",))
     raw.execute("UPDATE runs SET tenant = 'x'")
     raw.commit()
-    before = raw.execute("SELECT * FROM runs WHERE run_id IN ('r1', 'r2')").fetchall()
+    before = raw.execute("SELECT run_id, seq, head, tenant FROM runs WHERE run_id IN ('r1', 'r2')").fetchall()
     for trigger in _triggers():
         raw.execute(trigger)
     raw.commit()
@@ -131,7 +131,10 @@ async def test_a_log_that_does_not_end_where_its_row_says_is_left_alone(tmp_path
     assert sorted(run_id for run_id, _ in found.left) == ["r1", "r2"]
     assert sorted(found.rewritten) == ["r3", "r4"]
     raw = sqlite3.connect(path)
-    assert raw.execute("SELECT * FROM runs WHERE run_id IN ('r1', 'r2')").fetchall() == before
+    assert (
+        raw.execute("SELECT run_id, seq, head, tenant FROM runs WHERE run_id IN ('r1', 'r2')").fetchall()
+        == before
+    )
     raw.close()
 
 

@@ -17,6 +17,7 @@ from .ledger_cases import LedgerCases
 from .list_cases import ListCases
 from .ownership_cases import OwnershipCases
 from .port_cases import PortCases
+from .prune_cases import PruneCases
 from .upkeep_cases import UpkeepCases
 from .waking_cases import WakingCases
 from .world import VARIANTS, World
@@ -26,7 +27,15 @@ Opening = Callable[[str], AbstractAsyncContextManager[World]]
 
 
 class Contract(
-    AppendCases, LedgerCases, EarlierCases, WakingCases, OwnershipCases, PortCases, ListCases, UpkeepCases
+    AppendCases,
+    LedgerCases,
+    EarlierCases,
+    WakingCases,
+    OwnershipCases,
+    PortCases,
+    ListCases,
+    UpkeepCases,
+    PruneCases,
 ):
     """Each method ``test_…`` is a case: it takes a world of its own, and raises if the store does otherwise."""
 

@@ -90,6 +90,15 @@ class UpkeepCases:
         assert [(one.place, one.row.run_id) for one in behind] == [(0, "a0"), (1, "a1"), (0, "b0"), (1, "b1")]
         assert {one.row.status for one in behind} == {"unknown"}
 
+    async def test_nothing_stands_behind_an_effect_that_has_happened(self, world: World) -> None:
+        first, second = world.writer("r1"), world.writer("r2")
+        await first.write("sent", claim=claim(KEY))
+        await first.write("lost", settlements=(settlement(KEY, "unknown"),))
+        await second.write("over", claim=msgspec.structs.replace(claim(KEY), over=("r1", "c1.0")))
+        assert len(await upkeep_of(world).earlier_rows()) == 1
+        await second.write("done", settlements=(settlement(KEY, "succeeded"),))
+        assert await upkeep_of(world).earlier_rows() == []
+
     async def test_an_index_row_is_of_the_seq_and_head_that_it_was_made_from(self, world: World) -> None:
         log = world.writer("r1")
         await log.write("one")

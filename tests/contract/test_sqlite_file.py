@@ -297,7 +297,7 @@ asyncio.run(main())
 """
 
 
-@pytest.mark.parametrize("limit_bytes", [300_000, 700_000])
+@pytest.mark.parametrize("limit_bytes", [400_000, 700_000])
 def test_a_write_that_the_kernel_refuses_loses_nothing(tmp_path: Path, limit_bytes: int) -> None:
     done = subprocess.run(
         [sys.executable, "-c", WRITE_UNTIL_FULL, str(tmp_path / "runs.db"), str(limit_bytes)],

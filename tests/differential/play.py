@@ -13,6 +13,7 @@ from tests.differential.programs import HOSTS, KEYS, RUNS, TENANTS, Step
 
 from boundloop.eventstore.clock import FixedClock
 from boundloop.eventstore.port import Acquired, Append, Appended, EventStore, HostRow, RunFilter, Switch
+from boundloop.eventstore.upkeep import Upkeep
 from boundloop.runtime.errors import BoundloopError, ConflictError
 from boundloop.runtime.ledger import Claim, RunIndex, Settlement
 
@@ -223,6 +224,13 @@ class Player:
     async def _damage(self, run: int) -> None:
         await self.store.mark_damaged(f"r{run}", "hash of seq 1")
 
+    async def _prune(self, run: int) -> object:
+        assert isinstance(self.store, Upkeep)
+        row = await self.store.run(f"r{run}")
+        if row is None:
+            return None
+        return await self.store.prune(row.run_id, row.seq, row.head)
+
     async def _submit(self, run: int, refused: bool) -> object:
         self._refuses = refused
         return await self.store.submit(f"r{run}", "k1", b"cancel")
@@ -245,6 +253,9 @@ class Player:
         found += [await store.ledger_rows(limit=100), await store.unknown_effects(limit=100)]
         found += [await store.hosts(), await store.switches(), store.switches_known()]
         found += [await store.ready_runs(100), await store.next_wake_ms()]
+        assert isinstance(store, Upkeep)
+        found += [await store.earlier_rows(), await store.blob_names()]
+        found += [[row.run_id for row in await store.runs_in_order()]]
         for digest in sorted(self._blobs):
             data = await store.get_blob(digest)
             found.append([digest, None if data is None else sha256(data).digest()])

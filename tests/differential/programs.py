@@ -112,6 +112,7 @@ _WEIGHTS: Final = {
     "switch": 3,
     "blob": 2,
     "damage": 1,
+    "prune": 4,
     "submit": 2,
     "hold": 1,
 }
@@ -151,6 +152,7 @@ _ARGUMENTS: Final[dict[str, Callable[[random.Random], dict[str, Any]]]] = {
     },
     "blob": lambda draw: {"size": draw.choice((0, 5, 300_000)), "fill": draw.randrange(3)},
     "damage": lambda draw: {"run": draw.randrange(RUNS + 1)},
+    "prune": lambda draw: {"run": draw.randrange(RUNS + 1)},
     "submit": lambda draw: {"run": draw.randrange(RUNS), "refused": draw.random() < 0.3},
     "hold": lambda draw: {"places": draw.randint(1, 3), "for_ms": draw.choice((10, 5_000))},
 }
