@@ -141,9 +141,10 @@ async def test_a_rollback_that_fails_is_no_mates_mistake(tmp_path: Path, stateme
 
     async def mistake() -> object:
         try:
-            return await store.mark_damaged("nobody", "x")
+            await store.mark_damaged("nobody", "x")
         except (StoreError, RunNotFound) as error:
             return error
+        return None
 
     answers = await in_one_commit(store, append(), mistake())
     assert [type(answer) for answer in answers] == [StoreError, StoreError]

@@ -43,6 +43,9 @@ KEY: Final = sha256(b"key").digest()
 LARGE: Final = "x" * 100_000
 """More than the event loop would write itself."""
 
+_HOST: Final = HostRow(host_id="h1", node="n", pid=1, pid_start=1, boot_id="b")
+_SWITCH: Final = Switch(scope="tool", target="refund", by="os:ann@desk", reason="", at_ms=1)
+
 Call = Callable[["Site"], Coroutine[Any, Any, object]]
 
 
@@ -246,7 +249,3 @@ class Cancellations:
                 thread.join(STUCK_S)
                 self.counts["not free again"] += thread.is_alive()
         self.counts["threads seen"] += len(left)
-
-
-_HOST: Final = HostRow(host_id="h1", node="n", pid=1, pid_start=1, boot_id="b")
-_SWITCH: Final = Switch(scope="tool", target="refund", by="os:ann@desk", reason="", at_ms=1)
