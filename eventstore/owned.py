@@ -82,7 +82,7 @@ class OwnedSqliteStore(SqliteStore):
 
     async def _stop(self) -> None:
         try:
-            if self._server is not None:
+            if self._server is not None and not self._thread.of_parent:
                 await asyncio.to_thread(self._server.stop)
         finally:
             await super().close()

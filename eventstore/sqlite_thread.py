@@ -16,10 +16,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
+import os
 import queue
 import sqlite3
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar
@@ -149,10 +152,13 @@ class StoreThread:
         self._mend_after_ns = 0
         self._connect: Callable[[], sqlite3.Connection] | None = None
         self._closed = False
+        self.of_parent = False
+        """Whether this process was forked from the one that opened the store."""
         self._connection: sqlite3.Connection | None = None
         # A daemon, so that a program that forgets to close ends all the same. SQLite needs no farewell: what was
         # acknowledged is in the WAL.
         self._thread = threading.Thread(target=self._serve, name="boundloop-store", daemon=True)
+        _open_here.add(self)
 
     def listen(self, loop: asyncio.AbstractEventLoop, listener: Callable[[Sequence[str]], None]) -> None:
         """Whom to tell of runs made ready, on which loop."""
@@ -187,6 +193,16 @@ class StoreThread:
         else:
             self._broken = None
         self._mend_after_ns = time.monotonic_ns() + MEND_PAUSE_MS * 1_000_000 if self._broken else 0
+
+    def leave_to_parent(self) -> None:
+        """In a forked child: the connection is the parent's. SQLite takes its locks for held here too, so one statement, or
+        closing it, could take the WAL away from under the parent. So it is refused, and never closed: not at the
+        child's end either, where nothing else that holds it would be left."""
+        if self._connection is not None:
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._connection))
+            self._connection = None
+        self._jobs.clear()
+        self._closed = self.of_parent = True
 
     def drop_connection(self) -> None:
         """Close it, whatever state it is in. SQLite folds in what was committed, if it can, and no more than that."""
@@ -513,6 +529,17 @@ class StoreThread:
                 _resolve(jobs)
             else:
                 _call(loop, _resolve, jobs)
+
+
+_open_here: weakref.WeakSet[StoreThread] = weakref.WeakSet()
+
+
+def _leave_all_to_parent() -> None:
+    for thread in list(_open_here):
+        thread.leave_to_parent()
+
+
+os.register_at_fork(after_in_child=_leave_all_to_parent)
 
 
 def _call(loop: asyncio.AbstractEventLoop, function: Callable[..., None], argument: object) -> None:

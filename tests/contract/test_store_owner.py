@@ -33,6 +33,7 @@ from boundloop.eventstore.port import RunFilter
 from boundloop.eventstore.process_identity import ProcessIdentity, is_same_process, start_of, this_process
 from boundloop.eventstore.socket_client import SocketStore
 from boundloop.eventstore.socket_protocol import FRAME_BYTES_MAX, socket_address, socket_name
+from boundloop.eventstore.verify import verify_store
 from boundloop.runtime.errors import DiskFull, OwnedError, StoreError, StoreUrlError
 
 from .log_writer import LogWriter
@@ -355,6 +356,57 @@ def test_a_forked_child_does_not_keep_the_lock(tmp_path: Path) -> None:
         assert process.wait(PATIENCE_S) == -signal.SIGKILL
         take(path).release()
         say(process)
+
+
+FORK_WITH_A_STORE = """
+import asyncio, gc, os, signal, sys
+from boundloop.eventstore.location import connect_store, open_store
+from boundloop.runtime.errors import StoreError
+from tests.contract.log_writer import LogWriter
+
+async def in_child(store, log):
+    for call in (log.append("by the child"), store.read("r1"), store.close()):
+        try:
+            await call
+            print("done", flush=True)
+        except StoreError as error:
+            print(error.code, flush=True)
+
+async def begin():
+    store = await open_store(sys.argv[1])
+    log = LogWriter(store, "r1")
+    await log.write("one")
+    return store, log
+
+async def go_on(store, log):
+    await log.write("two")
+    await (await connect_store(sys.argv[1])).close()
+    print("written", flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+loop = asyncio.new_event_loop()
+store, log = loop.run_until_complete(begin())
+child = os.fork()
+if child:
+    os.waitpid(child, 0)
+    loop.run_until_complete(go_on(store, log))
+asyncio.new_event_loop().run_until_complete(in_child(store, log))
+del store, log, loop
+gc.collect()
+"""
+
+
+@pytest.mark.asyncio
+async def test_a_forked_child_cannot_touch_its_parents_store(tmp_path: Path) -> None:
+    """It is told so, ends as programs do, with everything collected, and WAL and socket are still the parent's."""
+    with program(FORK_WITH_A_STORE, url_in(tmp_path)) as process:
+        heard = [hear(process) for _ in range(4)]
+        assert process.wait(PATIENCE_S) == -signal.SIGKILL
+    assert heard == ["store_closed", "store_closed", "store_closed", "written"]
+    store = await open_store(url_in(tmp_path))
+    assert [row.first_seq for row in await store.read("r1")] == [1, 2]
+    assert (await verify_store(store)).ok
+    await store.close()
 
 
 def test_a_lock_path_that_is_a_link_is_refused(tmp_path: Path) -> None:
