@@ -10,7 +10,7 @@ from .chain import GENESIS, append_hash
 ROWS_MAX: Final = 1_000
 """Rows of the log that are looked at, the latest ones."""
 
-BYTES_MAX: Final = 8 * 1024 * 1024
+BYTES_MAX: Final = 2 * 1024 * 1024
 """Of their bodies; a few milliseconds of hashing. Older rows are checked by whoever reads them, and by ``verify``."""
 
 _LATEST: Final = (

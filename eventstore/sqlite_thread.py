@@ -500,8 +500,7 @@ class StoreThread:
             typed = StoreError(name.lower(), f"{error}: {_LOST_WRITE}", path=self.path)
         else:
             typed = StoreError(name.lower() or "sqlite_error", str(error), path=self.path)
-        # Without its traceback: the frames would keep statements, and with them a connection that is to be closed.
-        typed.__cause__ = error.with_traceback(None)
+        typed.__cause__ = error
         return typed
 
     def checkpoint(self) -> None:

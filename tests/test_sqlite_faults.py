@@ -126,6 +126,38 @@ async def test_what_could_not_be_rolled_back_is_never_read(tmp_path: Path, state
 
 
 @pytest.mark.asyncio
+async def test_a_read_behind_a_rollback_that_failed_does_not_see_what_was_to_go(
+    tmp_path: Path, statements: StatementShim
+) -> None:
+    """It waited with the append, so it is due while the transaction is still open."""
+    store = await SqliteStore.open(str(tmp_path / "runs.db"))
+    log = LogWriter(store, "r1")
+    await log.write("one")
+
+    async def append() -> object:
+        statements.arm(of_an_append, "stuck")
+        try:
+            return await log.append("three")
+        except StoreError as error:
+            return error
+
+    async def read() -> object:
+        try:
+            return len(await store.read("r1"))
+        except StoreError as error:
+            return error
+
+    before = statements.count.total()
+    await log.write("two")
+    of_an_append = statements.count.total() - before
+    answers = await in_one_commit(store, append(), read())
+    assert statements.fired == "commit"
+    assert [type(answer) for answer in answers] == [StoreError, StoreError]
+    assert await read() == 2
+    await store.close()
+
+
+@pytest.mark.asyncio
 async def test_a_rollback_that_fails_is_no_mates_mistake(tmp_path: Path, statements: StatementShim) -> None:
     """One job of a commit fails by its caller's fault, and then the ROLLBACK fails: the others hear of the store."""
     store = await SqliteStore.open(str(tmp_path / "runs.db"))
