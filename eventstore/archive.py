@@ -119,7 +119,7 @@ Record = (
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Record).decode
-_ORDER: Final = {
+_ORDER: Final[dict[type, int]] = {
     kind: place
     for place, kinds in enumerate(
         (

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
+import sys
+import tracemalloc
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -253,3 +256,72 @@ async def test_an_import_that_ends_in_the_middle_leaves_nothing(tmp_path: Path, 
                 assert await store.ledger_rows() == []
                 assert await store.switches() == []
             assert not (await import_store(store, path)).was_there
+
+
+async def test_neither_side_holds_the_whole(tmp_path: Path) -> None:
+    """What is held at a time is a page of rows, however many there are."""
+    path = str(tmp_path / "a.export")
+    count, size = 900, 12_000
+    async with opened(f"sqlite:///{tmp_path}/a.db") as store:
+        for number in range(count):
+            await LogWriter(store, f"r{number}").write(f"{number:06}" * (size // 6))
+        tracemalloc.start()
+        try:
+            await export_store(store, path)
+            exported = tracemalloc.get_traced_memory()[1]
+            tracemalloc.reset_peak()
+            async with opened(f"sqlite:///{tmp_path}/b.db") as other:
+                assert (await import_store(other, path)).contents.runs == count
+            imported = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+    assert max(exported, imported) < count * size // 2, (exported, imported)
+
+
+HALF = """
+import asyncio, sys
+from boundloop.eventstore.archive import read_archive
+from boundloop.eventstore.location import open_store
+
+def half(path):
+    records = list(read_archive(path))
+    yield from records[: len(records) * 9 // 10]
+    print("half", flush=True)
+    sys.stdin.read()
+
+async def main(url, path):
+    store = await open_store(url)
+    await store.take_in(lambda: half(path))
+
+asyncio.run(main(*sys.argv[1:]))
+"""
+
+
+async def test_a_process_killed_in_an_import_leaves_nothing_and_the_next_import_is_whole(
+    tmp_path: Path, postgres: Server
+) -> None:
+    path = str(tmp_path / "a.export")
+    async with opened(f"sqlite:///{tmp_path}/a.db") as store:
+        await fill(store)
+        for number in range(300):
+            await LogWriter(store, f"x{number}").write("x" * 5_000)
+        contents = await export_store(store, path)
+    for url in (f"sqlite:///{tmp_path}/b.db", postgres.url()):
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-c",
+            HALF,
+            url,
+            path,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+        )
+        assert process.stdout is not None
+        assert await process.stdout.readline() == b"half\n"
+        process.kill()
+        await process.wait()
+        async with opened(url) as store:
+            assert await store.runs(RunFilter()) == []
+            assert await store.switches() == []
+            assert (await import_store(store, path)).contents == contents
+            assert await export_store(store, None) == contents

@@ -71,7 +71,7 @@ async def test_postgresql_reads_no_run_that_it_does_not_show(postgres: Server) -
     )
     await store.write_with(lambda connection: connection.execute("ANALYZE runs"))
     since = 1_700_000_000_000
-    for given in (
+    asked: tuple[dict[str, Any], ...] = (
         {"tenant": "t7"},
         {"agent": "a7"},
         {"operation_id": "o9"},
@@ -83,9 +83,10 @@ async def test_postgresql_reads_no_run_that_it_does_not_show(postgres: Server) -
         {"created_since_ms": since + 5, "created_until_ms": since + 15},
         {"updated_since_ms": since + 5, "updated_until_ms": since + 15},
         {"status": "terminated", "tenant": "t7"},
-    ):
+    )
+    for given in asked:
         for after_key in (None, 2_000):
-            query, values = postgres_rows.runs_query(RunFilter(limit=50, **given), after_key)  # type: ignore[arg-type]  # mypy joins the values' types
+            query, values = postgres_rows.runs_query(RunFilter(limit=50, **given), after_key)
             plan: str = await store.read_with(
                 lambda connection, query=query, values=values: connection.fetchval(  # type: ignore[misc]  # mypy infers no type for a lambda with defaults
                     f"EXPLAIN (ANALYZE, FORMAT JSON) {query}", *values
