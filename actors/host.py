@@ -125,7 +125,8 @@ class Host:
     """Everything of one process. Made and used on one event loop: ``open``, then ``start_run``/``submit``, ``close``.
 
     ``looks``: it takes up whatever is ready in the store; without, only what it is told to adopt. ``elsewhere``: other
-    hosts that this one hands ready runs to. ``executors``: where tools run; this process's own unless given."""
+    hosts that this one hands ready runs to. ``executors``: where tools run; this process's own unless given. ``host_id``: a name of its
+    own unless given, for a simulation."""
 
     def __init__(
         self,
@@ -141,9 +142,10 @@ class Host:
         secrets: Secrets | None = None,
         executors: ToolExecutors | None = None,
         looks: bool = True,
+        host_id: str = "",
     ) -> None:
         self.store = store
-        self.host_id = f"h_{uuid4().hex[:16]}"
+        self.host_id = host_id or f"h_{uuid4().hex[:16]}"
         self._pins_stored: set[bytes] = set()
         self.gate = Gate(toolbox, policy, permissions_of, self.switched_off, secrets)
         self.executors: ToolExecutors = executors or Executors(

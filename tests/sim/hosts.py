@@ -41,10 +41,10 @@ class SimHost(Host):
             permissions_of=no_permissions,
             application=APPLICATION,
             executors=SimExecutors(world, self, epochs),
+            host_id=group.name,
         )
         self.line.host = self
         model.host = self
-        self.host_id = group.name
 
     def publish(self, run_id: str, state: State, events: tuple[AnyEvent, ...], first_seq: int) -> None:
         self.world.judge.live(run_id, state)
