@@ -41,7 +41,7 @@ _EARLIER_ROWS: Final = (
     "SELECT * FROM ledger_earlier WHERE $1::text IS NULL OR (tenant, key, place) > ($1, $2, $3) "
     "ORDER BY tenant, key, place LIMIT $4"
 )
-_DROP_BLOBS: Final = (
+DROP_BLOBS: Final = (
     "WITH gone AS (DELETE FROM blobs WHERE sha256 = ANY ($1::bytea[]) AND put_at_ms < $2 RETURNING sha256), "
     "parts AS (DELETE FROM blob_parts USING gone WHERE blob_parts.sha256 = gone.sha256) SELECT count(*) FROM gone"
 )
@@ -136,7 +136,7 @@ class PostgresUpkeep:
     async def drop_blobs(self, names: Sequence[bytes], *, put_before_ms: int) -> int:
         """See ``Upkeep``."""
         count: int = await self.write_with(
-            lambda connection: connection.fetchval(_DROP_BLOBS, list(names), put_before_ms)
+            lambda connection: connection.fetchval(DROP_BLOBS, list(names), put_before_ms)
         )
         return count
 
