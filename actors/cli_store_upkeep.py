@@ -68,12 +68,23 @@ async def rebuild(session: Session) -> int:
     if out.form == "table":
         for run_id, why in found.left:
             out.line(f"LEFT {safe_text(run_id)}: {safe_text(why)}")
+        for run_id in found.restored:
+            out.line(
+                f"restored {safe_text(run_id)}: its row was gone, and nothing else knows where its log ended"
+            )
         for run_id in found.rewritten:
             out.line(f"rewritten {safe_text(run_id)}")
         out.line(f"{found.runs} runs, {len(found.rewritten)} rewritten, {len(found.left)} left alone.")
     else:
         left = [{"run": run_id, "problem": why} for run_id, why in found.left]
-        out.thing({"runs": found.runs, "rewritten": list(found.rewritten), "left": left})
+        out.thing(
+            {
+                "runs": found.runs,
+                "rewritten": list(found.rewritten),
+                "restored": list(found.restored),
+                "left": left,
+            }
+        )
     return DAMAGED if found.left else OK
 
 

@@ -151,6 +151,14 @@ class PeerStore:
         """See ``Upkeep``."""
         return await self._ask(lambda store: store.reindex(row))
 
+    async def lost_logs(self, after: int = 0, limit: int = 100) -> list[tuple[int, StoredAppend]]:
+        """See ``Upkeep``."""
+        return await self._ask(lambda store: store.lost_logs(after, limit))
+
+    async def adopt(self, number: int, run_id: str) -> bool:
+        """See ``Upkeep``."""
+        return await self._ask(lambda store: store.adopt(number, run_id))
+
     async def runs_in_order(self, after: str = "", limit: int = 100) -> list[RunRow]:
         """See ``Upkeep``."""
         return await self._ask(lambda store: store.runs_in_order(after, limit))

@@ -8,7 +8,7 @@ from typing import Any, Final, TypeVar
 from ..runtime.errors import RunNotFound
 from . import postgres_rows as sql
 from .archive import Record
-from .port import RunRow
+from .port import RunRow, StoredAppend
 from .postgres_append import ledger_row
 from .postgres_clock import ServerClock
 from .postgres_intake import take_in
@@ -35,6 +35,20 @@ WITH moved AS (
     INSERT INTO key_waits SELECT DISTINCT key, run_key FROM moved, unnest(waiting_keys) AS key ON CONFLICT DO NOTHING
 )
 SELECT count(*) FROM moved
+"""
+_LOST_LOGS: Final = """
+SELECT DISTINCT ON (run_key) run_key, first_seq, event_count, epoch, append_id, at_ms, causation, schema_version, body, hash
+FROM appends WHERE run_key > $1 AND NOT EXISTS (SELECT FROM runs WHERE runs.run_key = appends.run_key)
+ORDER BY run_key, first_seq LIMIT $2
+"""
+_ADOPT: Final = """
+INSERT INTO runs (
+    run_key, run_id, seq, epoch, head, updated_at_ms, created_at_ms, tenant, agent, operation_id, parent_id, root_id, status,
+    outcome, reason, waiting_for, waiting_keys, owner
+) OVERRIDING SYSTEM VALUE
+SELECT run_key, $2, first_seq + event_count - 1, epoch, hash, at_ms, at_ms, '', '', '', '', '', '', '', '', '', '{}', ''
+FROM appends WHERE run_key = $1 ORDER BY first_seq DESC LIMIT 1
+ON CONFLICT DO NOTHING RETURNING true
 """
 _BLOB_NAMES: Final = "SELECT sha256 FROM blobs WHERE sha256 > $1 ORDER BY sha256 LIMIT $2"
 _EARLIER_ROWS: Final = (
@@ -92,6 +106,20 @@ class PostgresUpkeep:
         given_ms, run_id = self._clock.given_ms(), to_column(row.run_id)
         await self._waking(lambda connection: connection.fetchval(_WAKE, given_ms, run_id))
         return True
+
+    async def lost_logs(self, after: int = 0, limit: int = 100) -> list[tuple[int, StoredAppend]]:
+        """See ``Upkeep``."""
+        rows = await self.read_with(
+            lambda connection: connection.fetch(_LOST_LOGS, after, limit), LONG_ANSWER_S
+        )
+        return [(row["run_key"], sql.stored_append("", row)) for row in rows]
+
+    async def adopt(self, number: int, run_id: str) -> bool:
+        """See ``Upkeep``."""
+        made = await self.write_with(
+            lambda connection: connection.fetchval(_ADOPT, number, to_column(run_id))
+        )
+        return made is True
 
     async def runs_in_order(self, after: str = "", limit: int = 100) -> list[RunRow]:
         """See ``Upkeep``."""

@@ -27,11 +27,13 @@ GENERATIONS_MAX: Final = 1_000
 
 
 class Rebuilt(msgspec.Struct, frozen=True, kw_only=True):
-    """``runs``: how many were looked at. ``rewritten``: those whose row said something else than the log. ``left``: those that
-    were left alone, with why."""
+    """``runs``: how many were looked at. ``rewritten``: those whose row said something else than the log. ``restored``: those that
+    had no row any more; that such a log ends where it ends is known by nothing else. ``left``: those that were left alone,
+    with why."""
 
     runs: int
     rewritten: tuple[str, ...] = ()
+    restored: tuple[str, ...] = ()
     left: tuple[tuple[str, str], ...] = ()
 
 
@@ -44,17 +46,45 @@ async def rebuild_index(store: EventStore) -> Rebuilt:
     work = _Work(store)
     runs, after = 0, ""
     rewritten: list[str] = []
-    left: list[tuple[str, str]] = []
+    restored, left = await _adopt_lost(store)
     while page := await store.runs(RunFilter(after=after, limit=PAGE_RUNS)):
         for row in page:
             runs += 1
             try:
-                if await work.mend(row):
+                if await work.mend(row) and row.run_id not in restored:
                     rewritten.append(row.run_id)
             except BoundloopError as error:
                 left.append((row.run_id, error.message or error.code))
         after = page[-1].run_id
-    return Rebuilt(runs=runs, rewritten=tuple(rewritten), left=tuple(left))
+    return Rebuilt(runs=runs, rewritten=tuple(rewritten), restored=tuple(restored), left=tuple(left))
+
+
+async def _adopt_lost(store: EventStore) -> tuple[list[str], list[tuple[str, str]]]:
+    """Rows for logs that lost theirs, still to be mended; and the logs that can't have one."""
+    restored: list[str] = []
+    left: list[tuple[str, str]] = []
+    number = 0
+    assert isinstance(store, Upkeep)
+    while page := await store.lost_logs(number, PAGE_RUNS):
+        for number, first in page:
+            name = f"log {number}"
+            run_id = await _run_of(store, first)
+            if run_id is None:
+                left.append((name, "it has no row, and doesn't begin as runs do"))
+            elif await store.adopt(number, run_id):
+                restored.append(run_id)
+            else:
+                left.append((name, f"it has no row, and another log is that of run {run_id}"))
+    return restored, left
+
+
+async def _run_of(store: EventStore, first: StoredAppend) -> str | None:
+    """Whose log begins so."""
+    try:
+        event = recorded(first, await full_body(first, store.get_blob))[0].event
+    except BoundloopError:
+        return None
+    return event.run_id if isinstance(event, RunStarted) and first.first_seq == 1 else None
 
 
 class _Work:

@@ -158,6 +158,16 @@ class RemoteStore(ABC):
         written: bool = await self._asked("reindex", row)
         return written
 
+    async def lost_logs(self, after: int = 0, limit: int = 100) -> list[tuple[int, StoredAppend]]:
+        """See ``Upkeep``."""
+        rows: list[tuple[int, StoredAppend]] = await self._asked("lost_logs", after, limit)
+        return rows
+
+    async def adopt(self, number: int, run_id: str) -> bool:
+        """See ``Upkeep``."""
+        made: bool = await self._asked("adopt", number, run_id)
+        return made
+
     async def runs_in_order(self, after: str = "", limit: int = 100) -> list[RunRow]:
         """See ``Upkeep``."""
         rows: list[RunRow] = await self._asked("runs_in_order", after, limit)

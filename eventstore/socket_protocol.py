@@ -31,7 +31,7 @@ from .port import (
 )
 from .upkeep import EarlierRow
 
-PROTOCOL_VERSION = 9
+PROTOCOL_VERSION = 10
 
 FRAME_BYTES_MAX = BLOB_BYTES_MAX + 2 * 1024 * 1024
 """The largest blob and what travels with it. A longer frame ends the connection."""
@@ -106,6 +106,8 @@ ARGUMENTS: dict[str, Any] = {
     "prune": tuple[str, int, bytes],
     "drop_blobs": tuple[list[bytes], int],
     "reindex": tuple[RunRow],
+    "lost_logs": tuple[int, int],
+    "adopt": tuple[int, str],
     "runs_in_order": tuple[str, int],
     "blob_names": tuple[bytes, int],
     "earlier_rows": tuple[tuple[str, bytes, int] | None, int],
@@ -142,6 +144,8 @@ ANSWERS: dict[str, Any] = {
     "prune": bool,
     "drop_blobs": int,
     "reindex": bool,
+    "lost_logs": list[tuple[int, StoredAppend]],
+    "adopt": bool,
     "runs_in_order": list[RunRow],
     "blob_names": list[bytes],
     "earlier_rows": list[EarlierRow],

@@ -310,6 +310,7 @@ def _clamped(op: str, args: tuple[Any, ...]) -> tuple[Any, ...]:
         return (msgspec.structs.replace(where, limit=max(0, min(where.limit, ROWS_MAX))),)
     if op in (
         "read",
+        "lost_logs",
         "runs_in_order",
         "blob_names",
         "earlier_rows",

@@ -219,6 +219,16 @@ class SqliteStore:
         """See ``Upkeep``."""
         return await self._thread.submit(lambda: self._rows.reindex(row), writes=True, light=True)
 
+    async def lost_logs(self, after: int = 0, limit: int = 100) -> list[tuple[int, StoredAppend]]:
+        """See ``Upkeep``."""
+        return await self._thread.submit(
+            lambda: self._rows.lost_logs(after, limit), writes=False, light=False
+        )
+
+    async def adopt(self, number: int, run_id: str) -> bool:
+        """See ``Upkeep``."""
+        return await self._thread.submit(lambda: self._rows.adopt(number, run_id), writes=True, light=True)
+
     async def runs_in_order(self, after: str = "", limit: int = 100) -> list[RunRow]:
         """See ``Upkeep``."""
         return await self._thread.submit(

@@ -152,11 +152,15 @@ class SqliteRows(SqliteAppends):
             self._connection().execute("INSERT INTO group_holds VALUES (?, ?, ?)", (name, places, until_ms))
 
     def read(self, run_id: str, after_seq: int, rows_max: int) -> list[StoredAppend]:
+        found = self._one("SELECT run_key FROM runs WHERE run_id = ?", (run_id,))
+        return [] if found is None else self.rows_of(found[0], run_id, after_seq, rows_max)
+
+    def rows_of(self, run_key: int, run_id: str, after_seq: int, rows_max: int) -> list[StoredAppend]:
+        """Rows of a log by its key; ``run_id`` is what they are said to be of."""
         rows = self._all(
             "SELECT first_seq, event_count, epoch, append_id, at_ms, causation, schema_version, body, hash "
-            "FROM appends WHERE run_key = (SELECT run_key FROM runs WHERE run_id = ?) AND first_seq > ? "
-            "ORDER BY first_seq LIMIT ?",
-            (run_id, after_seq, rows_max),
+            "FROM appends WHERE run_key = ? AND first_seq > ? ORDER BY first_seq LIMIT ?",
+            (run_key, after_seq, rows_max),
         )
         return [
             StoredAppend(

@@ -20,7 +20,7 @@ from .archive import (
     RunRecord,
     SwitchRecord,
 )
-from .port import RunRow
+from .port import RunRow, StoredAppend
 from .run_pages import rest_of
 from .sqlite_append import LEDGER_COLUMNS, PUT_EARLIER, named
 from .sqlite_rows import FAULTS_MAX, RUN_COLUMNS, SqliteRows
@@ -68,6 +68,27 @@ class SqliteUpkeep(SqliteRows):
         self._wake(row.run_id, self._now_ms())
         self._known.pop(row.run_id, None)
         return True
+
+    def lost_logs(self, after: int, limit: int) -> list[tuple[int, StoredAppend]]:
+        """See ``Upkeep``."""
+        lost = self._all(
+            "SELECT DISTINCT run_key FROM appends WHERE run_key > ? "
+            "AND NOT EXISTS (SELECT 1 FROM runs WHERE runs.run_key = appends.run_key) ORDER BY run_key LIMIT ?",
+            (after, limit),
+        )
+        return [(key, self.rows_of(key, "", 0, 1)[0]) for (key,) in lost]
+
+    def adopt(self, number: int, run_id: str) -> bool:
+        """See ``Upkeep``."""
+        made = self._connection().execute(
+            "INSERT OR IGNORE INTO runs (run_key, run_id, seq, epoch, head, updated_at_ms, created_at_ms, tenant, agent, "
+            "operation_id, parent_id, root_id, status, outcome, reason, waiting_for, owner) "
+            "SELECT run_key, ?, first_seq + event_count - 1, epoch, hash, at_ms, at_ms, '', '', '', '', '', '', '', '', '', '' "
+            "FROM appends WHERE run_key = ? ORDER BY first_seq DESC LIMIT 1",
+            (run_id, number),
+        )
+        self._known.pop(run_id, None)
+        return made.rowcount == 1
 
     def runs_in_order(self, after: str, limit: int) -> list[RunRow]:
         """See ``Upkeep``."""

@@ -9,7 +9,7 @@ import msgspec
 
 from ..runtime.ledger import LedgerRow
 from .archive import Record
-from .port import RunRow
+from .port import RunRow, StoredAppend
 
 
 class EarlierRow(msgspec.Struct, frozen=True, gc=False):
@@ -27,6 +27,16 @@ class Upkeep(Protocol):
         """Write what a run's index row says beside its log: all but its key, ``seq``, ``head``, owner, readiness and damage.
         The epoch is raised to the row's, never lowered. False, and nothing is written, if the run's seq or head are others:
         it went on. A run that hasn't ended is made ready: whoever takes it up sees what it has to do."""
+        ...
+
+    async def lost_logs(self, after: int = 0, limit: int = 100) -> list[tuple[int, StoredAppend]]:
+        """Logs whose index row is gone: the store's own number of each, in order above ``after``, and its first row, whose ``run_id``
+        is empty. Reads the index of all logs."""
+        ...
+
+    async def adopt(self, number: int, run_id: str) -> bool:
+        """Make an index row for a lost log, as its last row has it and else empty, for ``reindex``. False, and nothing is written,
+        if the log isn't lost or the run id is taken."""
         ...
 
     async def runs_in_order(self, after: str = "", limit: int = 100) -> list[RunRow]:

@@ -138,6 +138,62 @@ async def test_a_log_that_does_not_end_where_its_row_says_is_left_alone(tmp_path
     raw.close()
 
 
+@pytest.mark.asyncio
+async def test_index_rows_that_are_gone_are_restored_from_sqlite(tmp_path: Path) -> None:
+    path = tmp_path / "runs.db"
+    store = await open_store(f"sqlite:///{path}")
+    before = await filled(store)
+    await store.close()
+    raw = sqlite3.connect(path)
+    raw.execute("DELETE FROM runs WHERE run_id IN ('r1', 'r3')")
+    raw.commit()
+    raw.close()
+    store = await open_store(f"sqlite:///{path}")
+    await restored(store, before)
+    await store.close()
+
+
+@pytest.mark.asyncio
+async def test_index_rows_that_are_gone_are_restored_from_postgresql(postgres: Server) -> None:
+    store = await PostgresStore.open(postgres.url())
+    before = await filled(store)
+    await store.write_with(
+        lambda connection: connection.execute("DELETE FROM runs WHERE run_id IN ('r1', 'r3')")
+    )
+    await restored(store, before)
+    await WrittenRun.start(store, "new")  # the next number is nobody's
+    await store.close()
+
+
+async def restored(store: EventStore, before: dict[str, RunRow]) -> None:
+    assert not (await verify_store(store)).ok
+    found = await rebuild_index(store)
+    assert (sorted(found.restored), found.rewritten, found.left) == (["r1", "r3"], (), ())
+    assert await rows_of(store) == before
+    assert list(await rows_of(store)) == list(before), "in their old places"
+    assert (await verify_store(store)).ok
+    assert (await rebuild_index(store)).restored == ()
+
+
+@pytest.mark.asyncio
+async def test_a_lost_log_whose_run_has_another_one_is_left(tmp_path: Path) -> None:
+    path = tmp_path / "runs.db"
+    store = await open_store(f"sqlite:///{path}")
+    await finished(store, "r1")
+    await finished(store, "r2")
+    await store.close()
+    raw = sqlite3.connect(path)
+    raw.execute("DELETE FROM runs WHERE run_id = 'r1'")
+    raw.commit()
+    raw.close()
+    store = await open_store(f"sqlite:///{path}")
+    await finished(store, "r1")
+    found = await rebuild_index(store)
+    assert (found.restored, found.rewritten) == ((), ())
+    assert [name for name, why in found.left if "another log" in why] == ["log 1"]
+    await store.close()
+
+
 def _triggers() -> list[str]:
     """As the migrations leave them."""
     made = sqlite3.connect(":memory:", isolation_level=None)
@@ -172,3 +228,11 @@ def test_the_command_says_what_it_rewrote_and_what_it_left(cli: CommandLine) -> 
         "4 runs, 1 rewritten, 1 left alone.",
     ]
     assert cli("store", "rebuild", "-o", "json").value["rewritten"] == []
+    raw = sqlite3.connect(cli.path)
+    raw.execute("DELETE FROM runs WHERE run_id = 'r3'")
+    raw.commit()
+    raw.close()
+    assert (
+        "restored r3: its row was gone, and nothing else knows where its log ended"
+        in cli("store", "rebuild").out
+    )

@@ -59,6 +59,14 @@ class UpkeepCases:
             assert [one.run_id for one in await world.store.runs(where)] == ["r1"]
         assert [one.run_id for one in await world.store.runs(RunFilter(tenant="acme"))] == ["r2"]
 
+    async def test_no_log_is_lost_while_each_has_its_row(self, world: World) -> None:
+        await world.writer("r1").write("one")
+        assert await upkeep_of(world).lost_logs() == []
+        assert not await upkeep_of(world).adopt(1, "r1")
+        assert not await upkeep_of(world).adopt(1, "r2")
+        assert not await upkeep_of(world).adopt(99, "r2")
+        assert await world.store.run("r2") is None
+
     async def test_runs_are_given_in_the_order_in_which_they_were_made(self, world: World) -> None:
         names = ["r3", "r1", "r2", "r0"]
         for name in names:
