@@ -170,6 +170,14 @@ def _lists(given: Given, folder: str) -> Results:
     yield from lists_of_runs(folder, runs=given.runs or 100_000)
 
 
+def _blobs(given: Given, folder: str) -> Results:
+    from bench.blobs import blobs_kept
+
+    yield from blobs_kept(
+        folder, store="postgres" if given.store == "postgres" else "sqlite", repeat=given.repeat
+    )
+
+
 def _layers(given: Given, folder: str) -> Results:
     from bench.layers import step_layers
 
@@ -187,6 +195,7 @@ WORKLOADS: dict[str, Callable[[Given, str], Results]] = {
     "core": _core,
     "store": _store,
     "lists": _lists,
+    "blobs": _blobs,
     "layers": _layers,
 }
 

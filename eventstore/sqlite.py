@@ -13,6 +13,7 @@ from ..runtime.errors import StoreError
 from ..runtime.ledger import LedgerRow
 from . import sqlite_file
 from .archive import Record
+from .blob_coding import packed_parts
 from .chain import check_append, check_blob
 from .clock import NeverFalling, StoreClock
 from .port import (
@@ -161,7 +162,13 @@ class SqliteStore:
     async def put_blob(self, data: bytes) -> bytes:
         check_blob(data)
         digest = sha256(data).digest()
-        await self._thread.submit(lambda: self._rows.put_blob(digest, data), writes=True, light=False)
+        if len(data) > LIGHT_BYTES_MAX:
+            parts = await asyncio.to_thread(packed_parts, data)
+        else:
+            parts = packed_parts(data)
+        await self._thread.submit(
+            lambda: self._rows.put_blob(digest, len(data), parts), writes=True, light=False
+        )
         return digest
 
     async def get_blob(self, sha256: bytes) -> bytes | None:

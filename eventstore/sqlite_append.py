@@ -10,6 +10,7 @@ import msgspec
 
 from ..runtime.errors import BugError, DamagedFile
 from ..runtime.ledger import Claim, LedgerRow, Settlement
+from .blob_coding import Part, packed_parts
 from .chain import check_follows
 from .port import (
     APPEND_SCHEMA_VERSION,
@@ -36,9 +37,6 @@ from .rules import (
     settling_needs_earlier,
 )
 from .run_pages import rest_of
-
-BLOB_PART_BYTES = 256 * 1024
-"""A blob is stored in parts of this size."""
 
 PUT_NOTED_MS = 3_600_000
 """How often it is noted that a blob that is there was put again."""
@@ -68,6 +66,7 @@ LEDGER_COLUMNS = (
     "at_ms, result, result_sha256"
 )
 PUT_EARLIER = f"INSERT INTO ledger_earlier (place, {LEDGER_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+PUT_PART = "INSERT INTO blob_parts (sha256, part, coding, data) VALUES (?, ?, ?, ?)"
 
 
 class _Known:
@@ -204,7 +203,7 @@ class SqliteAppends:
             ),
         )
         for digest, data in request.blobs:
-            self.put_blob(digest, data)
+            self.put_blob(digest, len(data), packed_parts(data))
         mark = len(self._woken)
         for settlement in request.settlements[: request.settled_first]:
             self._settle(request, settlement, now_ms)
@@ -445,12 +444,11 @@ class SqliteAppends:
 
     # --- blobs -----------------------------------------------------------------------------------------------------
 
-    def put_blob(self, digest: bytes, data: bytes) -> None:
-        parts = range(0, max(len(data), 1), BLOB_PART_BYTES)
+    def put_blob(self, digest: bytes, size_bytes: int, parts: Sequence[Part]) -> None:
         now_ms = self._now_ms()
         done = self._connection().execute(
             "INSERT OR IGNORE INTO blobs (sha256, size_bytes, parts, put_at_ms) VALUES (?, ?, ?, ?)",
-            (digest, len(data), len(parts), now_ms),
+            (digest, size_bytes, len(parts), now_ms),
         )
         if not done.rowcount:
             self._connection().execute(
@@ -459,8 +457,7 @@ class SqliteAppends:
             )
         else:
             self._connection().executemany(
-                "INSERT INTO blob_parts (sha256, part, data) VALUES (?, ?, ?)",
-                ((digest, part, data[start : start + BLOB_PART_BYTES]) for part, start in enumerate(parts)),
+                PUT_PART, ((digest, part, coding, kept) for part, (coding, kept) in enumerate(parts))
             )
 
 

@@ -40,6 +40,7 @@ def back_up(lend: Lend, path: str, stop: threading.Event) -> None:
         os.close(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600))
         _copy(lend, part, stop)
         _check(part)
+        _go_on_unless(stop, part)  # a small copy is whole before it is asked
         _keep(part, path)
     except sqlite3.Error as error:
         if getattr(error, "sqlite_errorname", "").startswith("SQLITE_FULL") or has_no_space(part):
@@ -61,8 +62,7 @@ def _copy(lend: Lend, part: str, stop: threading.Event) -> None:
 
         def copy(source: sqlite3.Connection, give_turn: Callable[[], None]) -> None:
             def between(*_: Any) -> None:
-                if stop.is_set():
-                    raise StoreError("given_up", "nobody waits for this copy any more", path=part)
+                _go_on_unless(stop, part)
                 give_turn()
 
             source.backup(target, pages=PAGES_A_TURN, progress=between, sleep=PAUSE_S)
@@ -70,6 +70,11 @@ def _copy(lend: Lend, part: str, stop: threading.Event) -> None:
         lend(copy)
     finally:
         target.close()
+
+
+def _go_on_unless(stop: threading.Event, part: str) -> None:
+    if stop.is_set():
+        raise StoreError("given_up", "nobody waits for this copy any more", path=part)
 
 
 def _check(part: str) -> None:

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from ..runtime.errors import RunNotFound
 from ..runtime.ledger import LedgerRow, RunIndex
+from .blob_coding import unpacked
 from .port import (
     HOST_VALID_MS,
     AcquireAnswer,
@@ -224,8 +225,8 @@ class SqliteRows(SqliteAppends):
     def get_blob(self, digest: bytes) -> bytes | None:
         if self._one("SELECT 1 FROM blobs WHERE sha256 = ?", (digest,)) is None:
             return None
-        parts = self._all("SELECT data FROM blob_parts WHERE sha256 = ? ORDER BY part", (digest,))
-        return b"".join(part for (part,) in parts)
+        parts = self._all("SELECT coding, data FROM blob_parts WHERE sha256 = ? ORDER BY part", (digest,))
+        return b"".join(unpacked(coding, kept) for coding, kept in parts)
 
     def faults(self) -> list[str]:
         """See ``SqliteStore.faults``."""

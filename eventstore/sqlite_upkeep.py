@@ -20,9 +20,10 @@ from .archive import (
     RunRecord,
     SwitchRecord,
 )
+from .blob_coding import packed
 from .port import RunRow, StoredAppend
 from .run_pages import rest_of
-from .sqlite_append import LEDGER_COLUMNS, PUT_EARLIER, named
+from .sqlite_append import LEDGER_COLUMNS, PUT_EARLIER, PUT_PART, named
 from .sqlite_rows import FAULTS_MAX, RUN_COLUMNS, SqliteRows
 from .upkeep import EarlierRow
 
@@ -192,7 +193,7 @@ class SqliteUpkeep(SqliteRows):
                     self.floor_ms = max(self.floor_ms, row.updated_at_ms)
                 case PartRecord(data):
                     if not is_known:
-                        execute("INSERT OR REPLACE INTO blob_parts VALUES (?, ?, ?)", (blob, part, data))
+                        execute(f"REPLACE {PUT_PART.removeprefix('INSERT ')}", (blob, part, *packed(data)))
                     part += 1
                 case BlobRecord(name, size):
                     made = execute(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sqlite3
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -11,6 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 import pytest
 
 from boundloop.actors.cli import invoke
+from boundloop.eventstore.blob_coding import packed, unpacked
 from boundloop.eventstore.location import open_store
 from boundloop.eventstore.port import EventStore
 
@@ -59,8 +61,18 @@ class CommandLine:
         return asyncio.run(work())
 
     def change_bytes(self, old: bytes, new: bytes) -> None:
-        """Reach into the closed file past the store; ``old`` must be there."""
+        """Reach into the closed file past the store, compressed blobs included; ``old`` must be there."""
         data = self.path.read_bytes()
         assert len(old) == len(new)
-        assert old in data
         self.path.write_bytes(data.replace(old, new))
+        altered = old in data
+        connection = sqlite3.connect(self.path)
+        for row, coding, kept in connection.execute("SELECT rowid, coding, data FROM blob_parts").fetchall():
+            part = unpacked(coding, kept)
+            if coding and old in part:
+                altered = True
+                change = (*packed(part.replace(old, new)), row)
+                connection.execute("UPDATE blob_parts SET coding = ?, data = ? WHERE rowid = ?", change)
+        connection.commit()
+        connection.close()
+        assert altered

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sqlite3
 from pathlib import Path
 
@@ -72,8 +73,8 @@ async def test_readers_do_not_keep_the_wal_from_being_folded_in(tmp_path: Path) 
 async def test_a_wal_that_one_commit_made_large_is_cut_again(tmp_path: Path) -> None:
     path = tmp_path / "runs.db"
     store = await SqliteStore.open(str(path))
-    for number in range(4):
-        await store.put_blob(bytes([number]) * (12 * 1024 * 1024))
+    for _ in range(4):
+        await store.put_blob(os.urandom(12 * 1024 * 1024))
     grown = size(path)
     assert grown > 12 * 1024 * 1024
     log = LogWriter(store, "r1")

@@ -236,7 +236,7 @@ async def test_a_full_disk_is_told_and_the_store_goes_on_when_there_is_space(
     )
     assert [type(answer) for answer in answers] == [DiskFull] * 9
     with pytest.raises(DiskFull):
-        await store.put_blob(b"z" * 100_000)
+        await store.put_blob(os.urandom(100_000))
     assert (await verify_store(store)).ok
     assert len(await store.read("r1")) == 1
     made[0].execute("PRAGMA max_page_count = 1000000")
@@ -258,7 +258,7 @@ async def test_one_append_too_large_for_the_disk_does_not_fail_its_mates(
     made[0].execute(f"PRAGMA max_page_count = {pages + 2}")
     answers = await asyncio.gather(
         *(writer.append("two") for writer in small[:2]),
-        LogWriter(store, "large").append("x" * 60_000),
+        LogWriter(store, "large").append(os.urandom(30_000).hex()),
         *(writer.append("two") for writer in small[2:]),
         return_exceptions=True,
     )
