@@ -343,12 +343,12 @@ def test_collecting_it_takes_time_linear_in_its_size() -> None:
         best = 9.9
         for _ in range(3):
             decoder = decoder_of("openai_chat", Exchange(), answer_bytes_max=64 * 1024 * 1024)
-            began = time.perf_counter()
+            began = time.process_time()
             for _ in range(pieces):
                 decoder.feed(frame)
             decoder.feed(b'data: {"choices":[{"delta":{},"finish_reason":"stop"}]}\n\n')
             assert len(decoder.end().token_data or b"") > pieces * 80
-            best = min(best, time.perf_counter() - began)
+            best = min(best, time.process_time() - began)
         return best
 
     assert seconds(8_000) < 25 * seconds(800)
