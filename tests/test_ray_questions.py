@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 from tests.stepped_loop import SteppedLoop
 
 from boundloop.actors.ray_questions import OPEN_S, SILENCE_S, TOGETHER_MAX, WATCH_S, Answering, Questions
 from boundloop.runtime.errors import CallerError
+
+T = TypeVar("T")
 
 
 def play(body: Callable[[SteppedLoop], Coroutine[Any, Any, None]]) -> None:
@@ -39,7 +41,7 @@ class Between:
 
         await self._through("answered", done)
 
-    async def _through(self, name: str, call: Callable[[], Awaitable[Any]]) -> Any:
+    async def _through(self, name: str, call: Callable[[], Awaitable[T]]) -> T:
         how = self.lose[name].pop(0) if self.lose[name] else ""
         if how == "before":
             raise ConnectionError

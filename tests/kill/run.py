@@ -99,7 +99,7 @@ def alone(folder: str, kills: int, seed: int) -> tuple[Counter[str], list[str]]:
 
 
 def on_a_cluster(
-    folder: Path, kills: int, seed: int, victims: list[str], store: str
+    folder: Path, kills: int, seed: int, victims: list[str], store: str = ""
 ) -> tuple[Counter[str], list[str]]:
     """A trial on Ray; raises ``SystemExit`` for a kind of victim that there isn't."""
     from tests.kill import cluster_load
