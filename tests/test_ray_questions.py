@@ -32,7 +32,8 @@ class Between:
         self.told: list[bytes] = []
 
     async def next(self, heard: int) -> bytes:
-        return await self._through("next", lambda: self.questions.next(heard))
+        questions: bytes = await self._through("next", lambda: self.questions.next(heard))
+        return questions
 
     async def answered(self, data: bytes) -> None:
         async def done() -> None:
