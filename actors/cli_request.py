@@ -110,5 +110,8 @@ def wire_of(past: PastRequest) -> bytes:
             if options.revision() == past.adapter_revision:
                 return encode_request(options, past.request)
     raise CallerError(
-        "no_wire", "the log does not say enough of the adapter's settings", path=past.adapter_revision
+        "no_wire",
+        f"the log doesn't say enough of how the adapter ({past.family}) was set to write its bytes again; without --wire the "
+        "request is shown as it was built",
+        path=past.adapter_revision,
     )

@@ -123,6 +123,8 @@ def run(
             any(one is not None for one in (text, operation_id, given, input_trust)) or as_of or trace
         ):
             raise click.UsageError("--resume goes on with a run that has its input and options")
+        if run_id is None and text is None and not application.input:
+            raise click.UsageError("say the INPUT: the SPEC has none of its own")
         options = application.start_options()
         if input_trust is not None:
             options["input_trust"] = input_trust

@@ -21,6 +21,8 @@ from .state import CallState, QuestionState, State
 ANSWER_BYTES_MAX: Final = 16_384
 """Of an answer as canonical JSON; less where the turn's other results leave less room."""
 
+REFUSAL_CHARS_MAX: Final = 500
+
 EXPIRED_TEXT: Final = "nobody answered in time"
 BLANK_TEXT: Final = "a question, and each of its choices, has some text"
 _BY_A_RUN: Final = "run:"
@@ -121,7 +123,11 @@ def _unfit(question: QuestionState, command: Answer) -> Decision | None:
         return refuse("stop_and_answer", "only a question that can't be answered stops the run")
     if question.choices:
         if command.text not in question.choices:
-            return refuse("not_a_choice", f"it is none of the {len(question.choices)} choices")
+            offered = ", ".join(question.choices)
+            return refuse(
+                "not_a_choice",
+                f"it is none of the {len(question.choices)} choices: {offered}"[:REFUSAL_CHARS_MAX],
+            )
         return None
     if not command.text.strip():
         return refuse("answer_empty", "an answer has some text")

@@ -82,6 +82,19 @@ def test_the_input_and_the_operation_come_from_the_command_line(cli: CommandLine
     assert "Where is it?" in cli("log", done.value["run_id"]).out
 
 
+def test_a_run_without_an_input_is_not_begun(cli: CommandLine, tmp_path: Path) -> None:
+    (tmp_path / "mute.py").write_text(
+        "from boundloop.actors import Application\n"
+        "from boundloop.adapters import ScriptedModel, say\n"
+        "from boundloop.runtime import WAIVED, Limits\n"
+        "app = Application(model=ScriptedModel([say('Done.')]), limits=Limits(cost=WAIVED))\n"
+    )
+    done = cli("run", f"{tmp_path / 'mute.py'}:app")
+    assert done.code == 2
+    assert "say the INPUT" in done.err
+    assert cli("run", f"{tmp_path / 'mute.py'}:app", "go").code == 0
+
+
 def test_what_a_run_is_begun_with_comes_from_the_command_line(cli: CommandLine) -> None:
     options = ("--as-of", "2026-11-01", "--given", '{"order_id": "A1042"}', "--input-trust", "untrusted")
     trace = ("--trace", "00-0af7-b7ad-01")
