@@ -88,7 +88,7 @@ def test_provisional_text_is_held_back_where_evidence_is_asked_unless_the_host_w
 ) -> None:
     heard: list[object] = []
 
-    def hear(self: Host, run_id: str, item: Progress) -> None:
+    def hear(self: Host, run_id: str, item: Progress, after_seq: int) -> None:
         heard.append(item)
 
     monkeypatch.setattr(Host, "progress", hear)

@@ -229,7 +229,7 @@ def test_text_is_held_back_until_its_answer_is_judged(
 ) -> None:
     heard: list[object] = []
 
-    def hear(self: Host, run_id: str, item: Progress) -> None:
+    def hear(self: Host, run_id: str, item: Progress, after_seq: int) -> None:
         heard.append(item)
 
     monkeypatch.setattr(Host, "progress", hear)

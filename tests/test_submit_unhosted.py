@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sqlite3
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ from boundloop.eventstore.history import load_run
 from boundloop.eventstore.location import open_store
 from boundloop.eventstore.memory import MemoryStore
 from boundloop.eventstore.port import EventStore, HostRow, RunRow
+from boundloop.eventstore.sqlite import SqliteStore
 from boundloop.eventstore.submit import (
     decode_answer,
     encode_answer,
@@ -340,15 +340,11 @@ async def test_a_watcher_that_fails_takes_nothing_back() -> None:
 
 
 async def test_a_log_that_isnt_what_its_row_says_is_marked_damaged(tmp_path: Path) -> None:
-    path = tmp_path / "runs.db"
-    store = await open_store(f"sqlite:///{path}")
+    """Found when a command is decided; what was altered while the file was closed is found when it is opened."""
+    store = await SqliteStore.open(str(tmp_path / "runs.db"))
     await asking(store, "r1")
-    await store.close()
-    connection = sqlite3.connect(path)
-    connection.execute("UPDATE runs SET head = zeroblob(32)")
-    connection.commit()
-    connection.close()
-    store = await open_store(f"sqlite:///{path}")
+    altered = "UPDATE runs SET head = zeroblob(32)"
+    await store._thread.submit(lambda: store._rows._connection().execute(altered), writes=True, light=False)
     with pytest.raises(LogDamaged):
         await put(store, "r1", Cancel(command_id="k", by="x"))
     assert "head" in (await row_of(store, "r1")).damaged
