@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import importlib
 import logging
 import os
@@ -81,7 +82,8 @@ def runtime(shared: Runtime) -> Iterator[Runtime]:
     yield shared
     supervisor = supervisor_of(shared)
     for run_id in list(supervisor.seating.seat_of) + list(supervisor.seating.queued_runs()):
-        shared.cancel(run_id)
+        with contextlib.suppress(CommandRefused):  # it ended meanwhile
+            shared.cancel(run_id)
     until("the seats are empty", lambda: not supervisor.seating.seat_of and not supervisor.queued)
 
 
