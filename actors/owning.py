@@ -36,6 +36,7 @@ from .fit import other_application
 from .following import Followers
 from .host import Elsewhere, Host
 from .loop_thread import closed
+from .places import VALID_MS_MAX
 from .provisional import Mark, Shown
 from .resting import rested_result
 from .result import Result, result_of
@@ -207,11 +208,13 @@ class Owning:
         # One file, one owner: whoever held a host row in it before is gone, proved by the lock that we hold. In a shared store
         # other hosts live on.
         alone = self._owns_store and not isinstance(opened, SharedStore)
-        before = [row.host_id for row in await opened.hosts()] if self._owns_store else []
-        dead = before if alone else []
+        rows = await opened.hosts() if self._owns_store else []
+        dead = [row.host_id for row in rows] if alone else []
         self._host = host
         if cluster is not None:
-            self._cluster = cluster(host, bool(before))
+            # Of a shared store: rows that expired so long ago say nothing of calls that are at work.
+            since_ms = opened.now_ms() - VALID_MS_MAX
+            self._cluster = cluster(host, any(alone or row.expires_at_ms > since_ms for row in rows))
             self._cluster.serves(self)
             host.executors = self._cluster.executors
             # Before this host looks for ready runs: those are to go there.

@@ -105,7 +105,9 @@ class Questions:
                 answer.set_exception(error_of(one.failure))
 
     async def until_silent(self) -> None:
-        """Returns once the owner has had no call open for ``SILENCE_S``."""
+        """Returns once the owner has had no call open for ``SILENCE_S``, from when this is called: before the actor is open nobody
+        asks."""
+        self._silent_since = self._loop.time()
         while self._open or self._loop.time() - self._silent_since < SILENCE_S:  # noqa: ASYNC110  it is time that is waited for
             await asyncio.sleep(WATCH_S)
 

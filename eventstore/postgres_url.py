@@ -37,7 +37,13 @@ class PostgresPlace(msgspec.Struct, frozen=True):
 def parse_postgres_url(url: str) -> PostgresPlace:
     """Raises ``StoreUrlError``, whose text holds no password."""
     shown = without_password(url)
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        # What it raises quotes the URL, password and all.
+        raise StoreUrlError(
+            shown, "it can't be read as a URL; write % and two hex digits for what isn't ASCII"
+        ) from None
     try:
         options = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
     except ValueError as error:

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.postgres_server import Server
 from tests.stepped_loop import SteppedLoop
 
 from boundloop.actors.group_holds import GroupHolds
@@ -17,6 +18,7 @@ from boundloop.actors.pool_spec import Pool, closed_after_crash_ms, kind_of, ref
 from boundloop.actors.pools import Pools
 from boundloop.actors.slot_reports import PoolKey, PoolShape
 from boundloop.actors.slots import LOST_EXTRA_MS, OVERDUE_DOUBT_MS
+from boundloop.eventstore.postgres import PostgresStore
 from boundloop.eventstore.sqlite import SqliteStore
 from boundloop.runtime.errors import DeclarationError, StoreError
 from boundloop.runtime.policy import Policy
@@ -313,6 +315,29 @@ def test_the_next_owner_knows_whose_calls_may_still_be_at_the_far_side(tmp_path:
         await after.pools.close()
         await store.close()
 
+    stepped(play)
+
+
+def test_what_owners_of_one_database_leave_adds_up(postgres: Server) -> None:
+    """Two that share it close with a call at work each, in order: both places are taken for whoever comes next."""
+
+    async def play(loop: SteppedLoop) -> None:
+        store = await PostgresStore.open(url, clock=lambda: 1_000_000 + loop.now_ms)
+        scenes = [Scene(loop, groups={"bank": 2}) for _ in range(2)]
+        holds = [GroupHolds(scene.pools, {"bank": 2}, unclean=False) for scene in scenes]
+        for one, scene in zip(holds, scenes, strict=True):
+            await one.take_over(store)
+            scene.lease(scene.want("quick", group="bank", valid_ms=20_000))
+        await loop.advance(START_MS)
+        for one in holds:
+            await one.hand_over()  # when the close begins
+            await one.hand_over()  # and when what could end in order has
+        assert (await store.group_holds())["bank"][0] == 2
+        await store.close()
+        for scene in scenes:
+            await scene.pools.close()
+
+    url = postgres.url()
     stepped(play)
 
 

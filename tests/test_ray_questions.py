@@ -1,5 +1,7 @@
 """What a run actor asks its maker: nothing is lost, doubled or heard of twice, however the calls between them fare."""
 
+# pyright: reportPrivateUsage=false
+
 from __future__ import annotations
 
 import asyncio
@@ -180,6 +182,21 @@ def test_an_owner_that_asks_no_more_is_found_to_be_gone() -> None:
             assert asked.done()
         assert not silent.done()
         await loop.advance(int((SILENCE_S - 2 * WATCH_S) * 1_000))
+        assert not silent.done()
+        await loop.advance(int(3 * WATCH_S * 1_000))
+        assert silent.done()
+
+    play(body)
+
+
+def test_silence_counts_from_when_the_owner_could_ask() -> None:
+    """Opening the store may take long, a failover for one; before it is open nobody asks."""
+
+    async def body(loop: SteppedLoop) -> None:
+        questions = Questions()
+        await loop.advance(int(2 * SILENCE_S * 1_000))
+        silent = loop.create_task(questions.until_silent())
+        await loop.advance(int((SILENCE_S - WATCH_S) * 1_000))
         assert not silent.done()
         await loop.advance(int(3 * WATCH_S * 1_000))
         assert silent.done()

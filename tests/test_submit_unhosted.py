@@ -1,5 +1,7 @@
 """Outside commands to runs that no host has: once, fenced, and a refusal changes nothing."""
 
+# pyright: reportPrivateUsage=false
+
 from __future__ import annotations
 
 import asyncio

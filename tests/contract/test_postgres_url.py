@@ -56,3 +56,13 @@ def test_an_address_that_says_more_or_less_is_refused(url: str) -> None:
 )
 def test_a_password_is_never_shown(url: str, shown: str) -> None:
     assert shown_url(url) == shown
+
+
+@pytest.mark.parametrize(
+    "url", ["postgresql://user:s3cr\u2100t@host/db", "postgresql://user:se[cret@host/db"]
+)
+def test_a_url_that_cant_be_read_is_refused_without_its_password(url: str) -> None:
+    with pytest.raises(StoreUrlError) as refused:
+        parse_postgres_url(url)
+    assert "cr" not in str(refused.value)
+    assert refused.value.__suppress_context__
