@@ -38,7 +38,7 @@ from .port import (
 from .postgres_append import BLOB_PART_BYTES, blob_parts, ledger_row
 from .postgres_clock import ServerClock
 from .postgres_link import ANSWER_S, LONG_ANSWER_S, Connection, Cut, Link, answered, connect
-from .postgres_migrate import migrate
+from .postgres_migrate import MIGRATION_S, MigrationCut, migrate, state_of
 from .postgres_upkeep import PostgresUpkeep
 from .postgres_url import PostgresPlace, parse_postgres_url
 from .postgres_watch import PostgresWatch
@@ -111,9 +111,8 @@ class PostgresStore(PostgresUpkeep):
 
     async def _open(self, must_exist: bool) -> None:
         writer = self._writer
-        connection = (await writer.linked()).connection
         try:
-            await migrate(connection, self._place, must_exist=must_exist)
+            connection = await self._migrated(must_exist)
             found: bytes = await answered(connection, connection.fetchval(sql.IDENTITY), self._place)
             await answered(connection, writer.read_switches(connection), self._place)
         except Cut as cut:
@@ -122,6 +121,31 @@ class PostgresStore(PostgresUpkeep):
         writer.start()
         if self._on_ready is not None:
             self._watch.start()
+
+    async def _migrated(self, must_exist: bool) -> Connection:
+        """A connection to a schema of this version."""
+        link = await self._writer.linked()
+        try:
+            await migrate(link.connection, self._place, must_exist=must_exist)
+        except MigrationCut as cut:
+            try:
+                link = await self._writer.linked_after(link)
+            except StoreError as error:
+                raise StoreError(
+                    "commit_unknown",
+                    f"the connection ended while the schema was migrated ({cut}), and the server may be at it still: {error.message}"[
+                        :500
+                    ],
+                    path=self.path,
+                ) from cut
+            if await state_of(link.connection, self._place) != "current":
+                raise StoreError(
+                    "migration_cut",
+                    f"the connection ended while the schema was migrated, which may take {MIGRATION_S:.0f} s ({cut}). "
+                    "The server's statement was ended: nothing was changed"[:500],
+                    path=self.path,
+                ) from cut
+        return link.connection
 
     # --- how it is done --------------------------------------------------------------------------------------------
 

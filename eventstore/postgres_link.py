@@ -148,17 +148,18 @@ async def _checked(connection: Connection, place: PostgresPlace) -> Link:
 
 
 async def answered(
-    connection: Connection, statement: Awaitable[T], place: PostgresPlace, seconds: float = ANSWER_S
+    connection: Connection, statement: Awaitable[T], place: PostgresPlace, seconds: float | None = None
 ) -> T:
-    """The statement's answer. Raises ``Cut``, or ``StoreError`` for what the server refused and undid.
+    """The statement's answer, within ``ANSWER_S`` if no other time is given. Raises ``Cut``, or ``StoreError`` for what the server refused and undid.
 
     A statement is never cancelled: a cancelled COMMIT that waits for a standby counts as done. A server that is silent for
     too long loses the connection.
     """
-    watch = asyncio.get_running_loop().call_later(seconds, connection.terminate)
+    bound_s = ANSWER_S if seconds is None else seconds
+    watch = asyncio.get_running_loop().call_later(bound_s, connection.terminate)
     try:
         return await statement
-    except BoundloopError:
+    except (BoundloopError, Cut):
         raise
     except (OSError, TimeoutError, EOFError) as error:
         connection.terminate()

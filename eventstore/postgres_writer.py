@@ -283,6 +283,12 @@ class PostgresWriter:
 
     # --- the connection --------------------------------------------------------------------------------------------
 
+    async def linked_after(self, lost: Link) -> Link:
+        """Another connection than this one, which was cut under a statement: its backend has ended, and what can be read now is all
+        that will ever come of that. Raises as ``linked``."""
+        self._unsettled.append(lost.backend)
+        return await self.linked()
+
     async def linked(self) -> Link:
         """A connection that works, after everything on earlier ones is settled. Raises ``StoreError``
         (``store_unreachable``) if there is none within ``REACH_S``."""

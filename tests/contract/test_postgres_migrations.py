@@ -1,0 +1,139 @@
+"""Migrations of a PostgreSQL schema that take long, are in each other's way, or lose their connection."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from tests.postgres_server import Server
+
+from boundloop.eventstore import postgres_link, postgres_migrate
+from boundloop.eventstore.location import open_store
+from boundloop.eventstore.postgres_url import parse_postgres_url
+from boundloop.eventstore.upgrade import migrate_at, schema_at
+from boundloop.runtime.errors import StoreError
+
+pytestmark = pytest.mark.asyncio
+
+KNOWN = postgres_migrate.known_migrations()
+NEWEST = KNOWN[-1][0]
+
+
+@asynccontextmanager
+async def raw_connection(url: str) -> AsyncGenerator[Any]:
+    place = parse_postgres_url(url)
+    asyncpg: Any = importlib.import_module("asyncpg")
+    connection = await asyncpg.connect(place.dsn, server_settings={"search_path": f'"{place.schema}"'})
+    try:
+        yield connection
+    finally:
+        await connection.close()
+
+
+async def of_this_version(url: str) -> None:
+    store = await open_store(url)
+    await store.close()
+
+
+def plant(patch: pytest.MonkeyPatch, text: str) -> None:
+    """One migration more than are shipped."""
+    patch.setattr(postgres_migrate, "known_migrations", lambda: [*KNOWN, (NEWEST + 1, text)])
+
+
+async def test_a_migration_may_take_longer_than_any_other_statement(
+    postgres: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = postgres.url()
+    await of_this_version(url)
+    monkeypatch.setattr(postgres_link, "ANSWER_S", 0.5)
+    plant(monkeypatch, "SELECT pg_sleep(1)")
+    before, now = await migrate_at(url)
+    assert (before.found, now.found) == (NEWEST, NEWEST + 1)
+
+
+async def test_who_opens_a_schema_that_another_process_migrates_is_told_so(
+    postgres: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = postgres.url()
+    await of_this_version(url)
+    monkeypatch.setattr(postgres_link, "LOCK_WAIT_MS", 100)
+    plant(monkeypatch, "SELECT 1")
+    async with raw_connection(url) as other, other.transaction():
+        name = f"boundloop {parse_postgres_url(url).schema}"
+        await other.execute("SELECT pg_advisory_xact_lock(hashtextextended($1, 0))", name)
+        with pytest.raises(StoreError) as caught:
+            await open_store(url)
+        assert caught.value.code == "schema_migrating"
+    await of_this_version(url)
+    assert (await schema_at(url)).found == NEWEST + 1
+
+
+async def test_a_migration_that_a_host_is_in_the_way_of_says_so_and_changes_nothing(
+    postgres: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = postgres.url()
+    await of_this_version(url)
+    monkeypatch.setattr(postgres_link, "LOCK_WAIT_MS", 100)
+    plant(monkeypatch, "ALTER TABLE identity ADD COLUMN more bigint; ALTER TABLE runs ADD COLUMN more bigint")
+    async with raw_connection(url) as host, host.transaction():
+        await host.execute("LOCK TABLE runs IN ROW EXCLUSIVE MODE")
+        with pytest.raises(StoreError) as caught:
+            await open_store(url)
+        assert caught.value.code == "schema_in_use"
+        assert await host.fetch("SELECT * FROM identity LIMIT 1"), "not locked any more"
+    assert (await schema_at(url)).found == NEWEST
+    await of_this_version(url)
+    assert (await schema_at(url)).found == NEWEST + 1
+
+
+async def test_a_migration_whose_connection_is_cut_is_ended_on_the_server_before_anybody_is_told(
+    postgres: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = postgres.url()
+    await of_this_version(url)
+    monkeypatch.setattr(postgres_migrate, "MIGRATION_S", 0.5)
+    plant(
+        monkeypatch,
+        "SET LOCAL statement_timeout = 0; SET LOCAL client_connection_check_interval = 0; "
+        "LOCK TABLE runs; SELECT pg_sleep(600) /* of this migration */",
+    )
+    async with raw_connection(url) as look:
+        with pytest.raises(StoreError) as caught:
+            await open_store(url)
+        left = await look.fetchval(
+            "SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%of this migration%' AND pid <> pg_backend_pid()"
+        )
+        assert left == 0
+        await look.fetch("SELECT FROM runs")
+    assert caught.value.code == "migration_cut"
+    assert "nothing was changed" in caught.value.message
+    assert (await schema_at(url)).found == NEWEST
+
+
+async def test_the_server_ends_a_migration_by_itself_whose_process_is_gone(
+    postgres: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = postgres.url()
+    await of_this_version(url)
+    plant(
+        monkeypatch,
+        "CREATE TABLE bounds AS SELECT current_setting('client_connection_check_interval') AS looks, "
+        "current_setting('statement_timeout') AS takes",
+    )
+    async with raw_connection(url) as raw:
+        await postgres_migrate.migrate(raw, parse_postgres_url(url))
+        row = await raw.fetchrow("SELECT looks, takes FROM bounds")
+        assert (row["looks"], row["takes"]) == ("5s", "1h")
+        assert await raw.fetchval("SELECT current_setting('statement_timeout')") == "0"
+
+
+async def test_two_that_open_a_new_store_at_once_find_one(postgres: Server) -> None:
+    url = postgres.url()
+    stores = await asyncio.gather(*(open_store(url) for _ in range(3)))
+    assert len({await store.identity() for store in stores}) == 1
+    for store in stores:
+        await store.close()
