@@ -14,6 +14,7 @@ from ..adapters.port import AttemptReset, CallPreparing, TextDelta
 from ..eventstore.codec import resolve
 from ..eventstore.history import load_run
 from ..eventstore.port import EventStore, StoredAppend
+from ..eventstore.verify import refuse_pruned
 from ..runtime.errors import HistoryRefused, RunNotFound
 from ..runtime.events import AnyEvent, ModelFailed, ModelResponded, RunSuspended, RunTerminated
 from .provisional import DONE, Mark, Shown
@@ -97,7 +98,8 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
 async def committed_from(store: EventStore, run_id: str, after_seq: int, row_seq: int, until: Until) -> Page:
     """Events above ``after_seq``. ``row_seq`` is the end of the last row that was read whole, 0 for none: an append is
     read as a whole, and a reader may have stopped in the middle of one. Raises ``RunNotFound``, ``StoreError``,
-    ``HistoryRefused`` for a damaged run, once all that is still to be read was read."""
+    ``HistoryRefused`` for a damaged run, once all that is still to be read was read, and ``RunPruned`` if what is still to be
+    read was pruned."""
     rows = await store.read(run_id, after_seq=row_seq, rows_max=PAGE_ROWS)
     if rows:
         row_seq = _end(rows[-1])
@@ -113,6 +115,7 @@ async def committed_from(store: EventStore, run_id: str, after_seq: int, row_seq
     if row is None:
         raise RunNotFound(run_id)
     if row.seq > row_seq:
+        refuse_pruned(row)
         return Page(items=(), row_seq=row_seq, over=False)  # it has grown meanwhile: read on
     if row.damaged:
         raise HistoryRefused("log_damaged", row.damaged, path=run_id)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 
-from ..runtime.errors import BugError, CallerError, HistoryRefused, RunNotFound
+from ..runtime.errors import BugError, CallerError, HistoryRefused, LogDamaged, RunNotFound
 from ..runtime.events import RunStarted
 from ..runtime.fold import begin, evolve
 from ..runtime.pins import Pins, read_pins
@@ -83,23 +83,35 @@ async def fold_to(store: EventStore, run_id: str, seq: int) -> tuple[State, list
 
 
 async def read_records(store: EventStore, run_id: str, *, to_seq: int | None = None) -> list[Recorded]:
-    """The events in order, from seq 1; rows after the one that holds ``to_seq`` aren't read."""
+    """The events in order, from seq 1; rows after the one that holds ``to_seq`` aren't read. Raises ``RunPruned`` too if the
+    log was pruned while it was read, unless all of it was read before."""
     records: list[Recorded] = []
     while to_seq is None or len(records) < to_seq:
         rows = await store.read(run_id, after_seq=len(records), rows_max=PAGE_ROWS)
         if not rows:
+            await _insist_on_end(store, run_id, len(records))
             break
-        found = await resolve(rows, store.get_blob)
+        try:
+            found = await resolve(rows, store.get_blob)
+        except LogDamaged:
+            await _insist_on_end(
+                store, run_id, len(records)
+            )  # pruned meanwhile, and its spilled bodies swept
+            raise
         for number, record in enumerate(found, len(records) + 1):
             if record.seq != number:
                 raise HistoryRefused("log_gap", f"seq {number} is missing", path=run_id)
         records += found
-    if not records:
-        row = await store.run(run_id)
-        if row is None:
-            raise RunNotFound(run_id)
-        refuse_pruned(row)
     return records
+
+
+async def _insist_on_end(store: EventStore, run_id: str, seq: int) -> None:
+    """Nothing can be read above ``seq``: not because the rest was pruned meanwhile."""
+    row = await store.run(run_id)
+    if row is None:
+        raise RunNotFound(run_id)
+    if seq < row.seq:
+        refuse_pruned(row)
 
 
 async def fold_records(

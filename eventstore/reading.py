@@ -13,7 +13,7 @@ from ..runtime.state import State
 from .codec import Recorded, full_body, recorded
 from .history import PAGE_ROWS, PinsCache, fold_records
 from .port import EventStore, RunRow, StoredAppend
-from .verify import intact_rows
+from .verify import intact_rows, refuse_pruned
 
 
 @dataclass
@@ -44,6 +44,8 @@ async def read_run(store: EventStore, run_id: str, pins: PinsCache | None = None
         raise RunNotFound(run_id)
     found = Reading(row)
     await _read_rows(store, found)
+    if found.damage:
+        refuse_pruned(await store.run(run_id) or row)  # it may have been while it was read
     if row.damaged and not found.damage:
         found.damage = row.damaged
     try:

@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from ..runtime.errors import BoundloopError, RunNotFound, StoreError
+from ..runtime.errors import BoundloopError, RunNotFound, RunPruned, StoreError
 from ..runtime.events import RunStarted
 from ..runtime.index import run_index
 from .codec import full_body, recorded
@@ -53,6 +53,8 @@ async def rebuild_index(store: EventStore) -> Rebuilt:
             try:
                 if await work.mend(row) and row.run_id not in restored:
                     rewritten.append(row.run_id)
+            except RunPruned:
+                pass  # meanwhile; its row is all there is
             except BoundloopError as error:
                 left.append((row.run_id, error.message or error.code))
         after = page[-1].run_id

@@ -99,6 +99,8 @@ async def intact_rows(store: EventStore, run_id: str) -> list[StoredAppend]:
                 raise LogDamaged(run_id, walk.seq + 1, max(walk.seq + 1, last_bad_seq), problem)
             walk.step(row)
         rows += page
+    if walk.seq < run.seq:
+        refuse_pruned(await store.run(run_id) or run)  # it may have been meanwhile
     return rows
 
 
@@ -130,10 +132,12 @@ async def _verify_runs(store: EventStore) -> tuple[list[RunVerdict], list[str]]:
         for row in page:
             claims = RunClaims(row.run_id)
             try:
-                verdicts.append(await _verify(store, row, claims))
+                verdict = await _verify(store, row, claims)
             except StoreError as error:
-                verdicts.append(_Walk(row).verdict(f"the log can't be read: {error}"))
-            runs.append(claims)
+                verdict = _Walk(row).verdict(f"the log can't be read: {error}")
+            verdicts.append(verdict)
+            # Pruned while it was read, a log was told of in part.
+            runs.append(RunClaims(row.run_id) if verdict.pruned else claims)
         after = page[-1].run_id
     unread = {verdict.run_id for verdict in verdicts if not verdict.ok}
     pruned = frozenset(verdict.run_id for verdict in verdicts if verdict.pruned)
@@ -227,22 +231,27 @@ class _Walk:
 
 async def _verify(store: EventStore, run: RunRow, claims: RunClaims) -> RunVerdict:
     """``claims`` is told of the log's events."""
-    walk = _Walk(run)
     if run.pruned_at_ms:
-        rows = await store.read(run.run_id, rows_max=1)
-        problem = "it was pruned, and there are rows of its log" if rows else ""
-        return msgspec.structs.replace(walk.verdict(problem), pruned=True, head=run.head)
+        return await _verify_pruned(store, run)
+    walk = _Walk(run)
+    bad: RunVerdict | None = None
     for _ in range(LOOKS):
         bad = await _walk_on(store, walk, claims)
-        if bad is not None:
-            return bad
-        if not walk.problem_at_end():
+        if bad is None and not walk.problem_at_end():
             break
-        now = await store.run(run.run_id)  # it may have gone on while its log was read
-        if now is None or now == walk.run:
+        now = await store.run(run.run_id)  # it may have gone on, or been pruned, while its log was read
+        if now is not None and now.pruned_at_ms:
+            return await _verify_pruned(store, now)
+        if bad is not None or now is None or now == walk.run:
             break
         walk.run = now
-    return walk.verdict(walk.problem_at_end() or _problem_of_origin(run, claims.started))
+    return bad or walk.verdict(walk.problem_at_end() or _problem_of_origin(run, claims.started))
+
+
+async def _verify_pruned(store: EventStore, run: RunRow) -> RunVerdict:
+    rows = await store.read(run.run_id, rows_max=1)
+    problem = "it was pruned, and there are rows of its log" if rows else ""
+    return msgspec.structs.replace(_Walk(run).verdict(problem), pruned=True, head=run.head)
 
 
 async def _walk_on(store: EventStore, walk: _Walk, claims: RunClaims) -> RunVerdict | None:
