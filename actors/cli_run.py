@@ -13,7 +13,7 @@ import msgspec
 from ..eventstore.event_line import event_line
 from ..runtime.canonical import JSON
 from ..runtime.commands import CommandAnswer, Resume
-from ..runtime.errors import BoundloopError
+from ..runtime.errors import BoundloopError, StoreError
 from ..runtime.events import AnyEvent, ModelResponded, tag_of
 from ..runtime.strict_json import JsonRefused, parse_object
 from .application import load_application, misfit
@@ -147,6 +147,12 @@ def run(
                 result = following.to_rest()
             except KeyboardInterrupt:
                 out.note(f"\nInterrupted. Go on with: {_resume_command(reference, following.run_id, url)}")
+                raise
+            except StoreError:
+                # The run stays where it is, and whatever it had sent is on record.
+                out.note(
+                    f"The store is lost to this process. Go on with: {_resume_command(reference, following.run_id, url)}"
+                )
                 raise
         print_result(out, result, reference, url)
         return exit_code_of_result(result)

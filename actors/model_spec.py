@@ -35,7 +35,13 @@ FAMILIES: Final[Mapping[str, Family]] = {
 }
 
 # A model's name may hold an @ itself, so the address begins at its scheme.
-_spec = re.compile(r"([^#]+?)(?:@(https?://[^#]*))?(?:#key=([A-Za-z_][A-Za-z0-9_]{0,127}))?").fullmatch
+_spec = re.compile(
+    r"([^#@][^#]*?)(?:@((?i:https?)://[^#]*))?(?:#key=([A-Za-z_][A-Za-z0-9_]{0,127}))?"
+).fullmatch
+# What stands behind an @ in a name is a version; what looks like an address was meant to be one, and would go to the provider.
+_looks_like_an_address = re.compile(
+    r".*@.*[/:].*|.*@localhost|.*@[^@]*\.[A-Za-z]{2,}|.*@\d+(?:\.\d+){3}", re.DOTALL
+).fullmatch
 
 
 def adapter_from(spec: str) -> ModelAdapter:
@@ -52,6 +58,12 @@ def adapter_from(spec: str) -> ModelAdapter:
         return RecordedModel(rest)
     if family in FAMILIES and (found := _spec(rest)):
         model, base_url, key_env = found.groups()
+        if _looks_like_an_address(model):
+            raise DeclarationError(
+                "model_spec",
+                "what stands behind @ looks like an address: write it whole, FAMILY:MODEL@http://HOST:PORT/PATH",
+                path=spec[:200],
+            )
         known = FAMILIES[family]
         if key_env is None:
             compatible = COMPATIBLE_KEY_ENV if os.environ.get(COMPATIBLE_KEY_ENV) else None

@@ -374,6 +374,8 @@ class Owning:
         why_not = host.fit.misfit(state.application, state.pins)
         if why_not:
             raise other_application(run_id, why_not)
+        if host.failed is not None:
+            raise host.failed  # nobody else has the run, and this process carries none any more
         return None
 
     async def _look_elsewhere(
@@ -390,6 +392,10 @@ class Owning:
         try:
             rested = await self._rested(host, run_id, until)
         except StoreError as error:
+            if error is host.failed:
+                if not future.done():
+                    future.set_exception(error)
+                return
             if error.code not in ("store_closed", "closed"):
                 return  # if the store stays away the host says so
             rested = None

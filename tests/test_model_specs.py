@@ -71,6 +71,14 @@ async def test_the_key_is_in_the_providers_own_variable_or_the_one_that_is_named
         "anthropic:m@http://u:p@h/v1",
         "anthropic:m@http://h/v1?x=1#fragment",
         "anthropic:m#key=",
+        # Without its scheme an address would be a part of the name, and the request the provider's.
+        "openai-chat:m@127.0.0.1:18181/v1",
+        "openai-chat:m@127.0.0.1",
+        "openai-chat:m@localhost",
+        "openai-chat:m@localhost:11434/v1",
+        "openai-chat:m@llm.example",
+        "openai-chat:m@http:/127.0.0.1/v1",
+        "openai-chat:@http://127.0.0.1/v1",
         "anthropic:m#key=sk-1234",
     ],
 )
