@@ -19,7 +19,7 @@ _SHOWN_LEAST: Final = 6
 
 _header_value = re.compile(r"[\x21-\x7e]+(?: [\x21-\x7e]+)*").fullmatch
 _key_like = re.compile(
-    r"(?<![A-Za-z0-9])(?:sk|gsk|xai|pplx|key)[-_][\w*.-]{4,}|AIza[\w-]{20,}|(?i:bearer)\s+\S+"
+    r"(?<![A-Za-z0-9])(?:sk|gsk|xai|pplx|key)[-_](?!missing\b)[\w*.-]{4,}|AIza[\w-]{20,}|(?i:bearer)\s+\S+"
 )
 _control = re.compile(r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]+")
 
