@@ -23,6 +23,7 @@ import msgspec
 from ..runtime.errors import DamagedFile, DiskFull, NewerSchema, StoreError
 from ..runtime.ledger import LedgerRow
 from .port import APPEND_SCHEMA_VERSION, BLOB_BYTES_MAX, RunRow, StoredAppend, Switch
+from .whole_file import begin_file, name_over
 
 MAGIC: Final = b"boundloop store export "
 FORMAT: Final = 1
@@ -177,28 +178,24 @@ class Tally:
 
 
 class ArchiveWriter:
-    """A new file beside ``path`` that takes its name when it is whole and on disk; leaving the block before removes it. Without
-    a path the records are only counted and digested. Raises ``DiskFull`` and ``StoreError``."""
+    """A new file beside ``path`` (``whole_file``) that takes its name, over another's, when it is whole and on disk; leaving the block
+    before removes it. Without a path the records are only counted and digested. Raises ``DiskFull`` and ``StoreError``."""
 
     def __init__(self, path: str | None) -> None:
         self._path = path
+        self._part = ""
         self._tally = Tally()
         self._file: IO[bytes] | None = None
 
     def __enter__(self) -> Self:
         if self._path is not None:
             try:
-                # What runs were told is in it: nobody else's to read.
-                descriptor = os.open(self._part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+                self._part, descriptor = begin_file(self._path)
                 self._file = os.fdopen(descriptor, "wb", buffering=1024 * 1024)
                 self._file.write(MAGIC + str(FORMAT).encode() + b"\n")
             except OSError as error:
-                raise _of_the_disk(error, self._part) from error
+                raise _of_the_disk(error, self._path) from error
         return self
-
-    @property
-    def _part(self) -> str:
-        return f"{self._path}.part"
 
     def put(self, record: Record) -> None:
         """Write one record."""
@@ -222,9 +219,8 @@ class ArchiveWriter:
                 self._file.flush()
                 os.fsync(self._file.fileno())
                 self._file.close()
-                os.replace(self._part, self._path)
+                name_over(self._part, self._path)
                 self._file = None
-                sync_folder(self._path)
             except OSError as error:
                 raise _of_the_disk(error, self._path) from error
         return contents
@@ -341,12 +337,3 @@ def _of_the_disk(error: OSError, path: str) -> StoreError:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return DiskFull(path)
     return StoreError("unwritable", str(error), path=path)
-
-
-def sync_folder(path: str) -> None:
-    """The name of this file is on disk after this."""
-    descriptor = os.open(os.path.dirname(os.path.abspath(path)), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -45,7 +45,7 @@ async def export_store(store: EventStore, path: str | None) -> Contents:
     The store must be at rest: a live host is refused (``ConflictError``, ``store_in_use``), and so is whatever was written
     meanwhile, by whomever (``store_changed``): all that stands in the store is read again behind the last record. What an import
     couldn't take as it was is refused too: a log whose index row is gone (``StoreError``, ``lost_log``), and a blob that isn't
-    what its name says (``blob_damaged``). No file is left then, nor after a crash, but ``PATH.part``. A damaged run goes
+    what its name says (``blob_damaged``). No file is left then, nor after a crash, but a part (``whole_file``). A damaged run goes
     along as it is.
     """
     if not isinstance(store, Upkeep):

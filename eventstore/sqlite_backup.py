@@ -16,13 +16,16 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from ..runtime.errors import CallerError, DamagedFile, DiskFull, StoreError
-from .archive import sync_folder
 from .sqlite_file import has_no_space
+from .whole_file import begin_file, name_new
 
 PAGES_A_TURN: Final = 64
 """256 KiB: about a millisecond."""
 
 PAUSE_S: Final = 0.001
+
+_BESIDE: Final = ("-wal", "-shm", "-journal")
+"""What SQLite takes for a part of a file of this name: what another file left there would be read into the copy."""
 
 Lend = Callable[[Callable[[sqlite3.Connection, Callable[[], None]], None]], None]
 """Runs what it is given with the store's connection in its turn; the function that goes with it gives the turn to others, and
@@ -31,13 +34,17 @@ raises if the connection is no more."""
 
 def back_up(lend: Lend, path: str, stop: threading.Event) -> None:
     """Copy the store to a new file that has its name once it is whole, checked and on disk. ``stop`` ends it early. Raises
-    ``CallerError`` (``file_exists``) and ``StoreError``; no file is left then but after a crash, ``PATH.part``."""
-    if os.path.lexists(path):
-        raise CallerError("file_exists", "there is a file of this name", path=path)
-    part = f"{path}.part"
+    ``CallerError`` (``file_exists``), also for what SQLite would read as a part of it, and ``StoreError``; no file is left then. After
+    a crash there may be a part (``whole_file``), which nothing needs."""
+    for tail in ("", *_BESIDE):
+        if os.path.lexists(path + tail):
+            raise CallerError("file_exists", "there is a file of this name", path=path + tail)
     try:
-        # What runs were told is in it: nobody else's to read.
-        os.close(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600))
+        part, descriptor = begin_file(path)
+        os.close(descriptor)
+    except OSError as error:
+        raise StoreError("unwritable", str(error), path=path) from error
+    try:
         _copy(lend, part, stop)
         _check(part)
         _go_on_unless(stop, part)  # a small copy is whole before it is asked
@@ -46,10 +53,12 @@ def back_up(lend: Lend, path: str, stop: threading.Event) -> None:
         if getattr(error, "sqlite_errorname", "").startswith("SQLITE_FULL") or has_no_space(part):
             raise DiskFull(part) from error
         raise StoreError("unwritable", str(error), path=part) from error
+    except FileExistsError as error:
+        raise CallerError("file_exists", "there is a file of this name by now", path=path) from error
     except OSError as error:
         raise StoreError("unwritable", str(error), path=part) from error
     finally:
-        for tail in ("", "-wal", "-shm", "-journal"):
+        for tail in ("", *_BESIDE):
             with contextlib.suppress(OSError):
                 os.unlink(part + tail)
 
@@ -93,8 +102,7 @@ def _keep(part: str, path: str) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-    os.link(part, path)  # unlike a rename it writes over nothing
-    sync_folder(path)
+    name_new(part, path)
 
 
 def pause() -> None:

@@ -7,6 +7,7 @@ import random
 import sqlite3
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +68,7 @@ async def test_an_append_after_the_blobs_were_written_is_refused(tmp_path: Path,
         for store in stores:
             run = LogWriter(store, "r1")
             await run.write("one")
-            before(store, "runs_in_order", lambda run=run: run.write("x" * 40_000))  # with a blob
+            before(store, "runs_in_order", partial(run.write, "x" * 40_000))  # with a blob
             await is_refused(store, tmp_path)
 
 
@@ -76,7 +77,7 @@ async def test_a_run_that_is_pruned_meanwhile_is_refused(tmp_path: Path, postgre
         for store in stores:
             await LogWriter(store, "r1").write("done", index=ENDED)
             row = await store.run("r1")
-            before(store, "read", lambda store=store, row=row: store.prune("r1", row.seq, row.head))
+            before(store, "read", partial(store.prune, "r1", row.seq, row.head))
             await is_refused(store, tmp_path)
 
 
@@ -88,7 +89,7 @@ async def test_a_switch_that_is_turned_meanwhile_is_refused(
         for store in stores:
             await LogWriter(store, "r1").write("one")
             await store.set_switch(SWITCH, on=not to)
-            before(store, "blob_names", lambda store=store: store.set_switch(SWITCH, on=to))
+            before(store, "blob_names", partial(store.set_switch, SWITCH, on=to))
             await is_refused(store, tmp_path)
 
 
@@ -99,11 +100,11 @@ async def test_what_comes_to_the_ledger_and_to_the_blobs_meanwhile_is_refused(
         for store in stores:
             run = LogWriter(store, "r1")
             await run.write("one")
-            before(store, "earlier_rows", lambda run=run: run.write("two", claim=claim(b"k" * 32)))
+            before(store, "earlier_rows", partial(run.write, "two", claim=claim(b"k" * 32)))
             await is_refused(store, tmp_path)
-            before(store, "earlier_rows", lambda store=store: store.put_blob(b"an upload"))
+            before(store, "earlier_rows", partial(store.put_blob, b"an upload"))
             await is_refused(store, tmp_path)
-            before(store, "ledger_rows", lambda store=store: store.mark_damaged("r1", "seen meanwhile"))
+            before(store, "ledger_rows", partial(store.mark_damaged, "r1", "seen meanwhile"))
             await is_refused(store, tmp_path)
 
 
@@ -178,6 +179,5 @@ async def test_a_blob_that_goes_meanwhile_is_a_change_and_no_damage(tmp_path: Pa
             await store.put_blob(b"nobody names it")
             await store.put_blob(b"nor this")
             (first, _) = await store.blob_names()
-            drop = store.drop_blobs
-            before(store, "get_blob", lambda drop=drop, first=first: drop([first], put_before_ms=1 << 42))
+            before(store, "get_blob", partial(store.drop_blobs, [first], put_before_ms=1 << 42))
             await is_refused(store, tmp_path)
