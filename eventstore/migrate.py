@@ -41,22 +41,6 @@ def refuse_unknown(connection: sqlite3.Connection, path: str) -> None:
     _check_texts(connection, path, found, migrations)
 
 
-def schema_of(path: str) -> int:
-    """The number of the file's last migration; 0 for a file that is empty or isn't there. The caller holds its lock. Raises as
-    ``refuse_unknown``, and changes nothing but that a WAL is folded in."""
-    if not Path(path).exists():
-        return 0
-    connection = sqlite3.connect(path, isolation_level=None)
-    try:
-        refuse_unknown(connection, path)
-        found: int = connection.execute("PRAGMA user_version").fetchone()[0]
-    except sqlite3.Error as error:
-        raise DamagedFile(path, str(error)) from error
-    finally:
-        connection.close()
-    return found
-
-
 def missing_sql(found: int) -> str:
     """What ``migrate`` would do to a file of this schema, as a script for the ``sqlite3`` shell; empty if nothing."""
     parts = [

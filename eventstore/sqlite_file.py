@@ -28,6 +28,10 @@ CACHE_KIB_MAX = 16 * 1024
 _MAGIC = b"SQLite format 3\x00"
 
 
+_UNREADABLE = (sqlite3.Error, ValueError, TypeError, IndexError)
+"""A damaged schema makes more than SQLite's errors: names that are no UTF-8, rows of other shapes."""
+
+
 def real_path(path: str) -> str:
     """The file behind links. One file must have one lock, so hard links are refused."""
     real = os.path.realpath(path)
@@ -99,14 +103,30 @@ def connect(path: str) -> sqlite3.Connection:
             verdict = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
             if verdict != "ok":
                 raise DamagedFile(path, str(verdict)[:500])
-    except (sqlite3.Error, ValueError, TypeError, IndexError) as error:
-        # A damaged schema makes more than SQLite's errors: names that are no UTF-8, rows of other shapes.
+    except _UNREADABLE as error:
         connection.close()
         raise open_error(error, path) from error
     except BaseException:
         connection.close()
         raise
     return connection
+
+
+def schema_of(path: str) -> int:
+    """The number of the file's last migration; 0 for a file that is empty. The caller holds its lock. Changes nothing but that a WAL
+    is folded in. Raises as ``connect``."""
+    try:
+        connection = sqlite3.connect(path, isolation_level=None)
+    except sqlite3.Error as error:
+        raise open_error(error, path) from error
+    try:
+        refuse_unknown(connection, path)
+        found: int = connection.execute("PRAGMA user_version").fetchone()[0]
+    except _UNREADABLE as error:
+        raise open_error(error, path) from error
+    finally:
+        connection.close()
+    return found
 
 
 def _fold_in(connection: sqlite3.Connection, path: str) -> None:

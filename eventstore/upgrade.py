@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 
 import msgspec
 
@@ -22,7 +23,8 @@ class Schema(msgspec.Struct, frozen=True):
 
 async def schema_at(url: str) -> Schema:
     """Look, and change nothing. Raises ``StoreUrlError``, ``OwnedError`` for a file that a process owns (which has migrated it),
-    ``NewerSchema`` for one that a newer version has migrated further, ``DamagedFile`` for other texts than the shipped ones."""
+    ``NewerSchema`` for one that a newer version has migrated further, ``DamagedFile`` for other texts than the shipped ones, and
+    ``StoreError`` as opening does (``file_locked`` for a file that another program has open)."""
     location = parse_url(url)
     if location.kind == "memory":
         raise StoreUrlError(url, "memory:// has no schema")
@@ -50,14 +52,16 @@ def _in_file(path: str) -> Schema:
     from . import migrate
     from .owned import lock_path
     from .owner import take
-    from .sqlite_file import real_path
+    from .sqlite_file import real_path, schema_of
 
     real = real_path(path)
-    lock = take(lock_path(real), brief=True)
-    try:
-        found = migrate.schema_of(real)
-    finally:
-        lock.release()
+    found = 0
+    if os.path.exists(real):  # else a look would leave a lock beside nothing
+        lock = take(lock_path(real), brief=True)
+        try:
+            found = schema_of(real)
+        finally:
+            lock.release()
     return Schema("sqlite", found, migrate.known_migrations()[-1][0], migrate.missing_sql(found))
 
 

@@ -18,6 +18,7 @@ from boundloop.eventstore.location import open_store
 from boundloop.eventstore.migrate import known_migrations
 from boundloop.eventstore.postgres_url import parse_postgres_url
 from boundloop.eventstore.upgrade import migrate_at, schema_at
+from boundloop.runtime.errors import DamagedFile, StoreError
 
 NEWEST = len(known_migrations())
 
@@ -100,6 +101,35 @@ def test_a_file_with_an_owner_is_the_owners(cli: CommandLine) -> None:
             await store.close()
 
     asyncio.run(work())
+
+
+def test_a_look_at_a_store_that_isnt_there_makes_no_file(tmp_path: Path) -> None:
+    assert asyncio.run(schema_at(f"sqlite:///{tmp_path}/none.db")).found == 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_that_another_program_has_open_is_locked_and_not_damaged(cli: CommandLine) -> None:
+    """By the name that opening has for it."""
+    older(cli.path, NEWEST)
+    other = sqlite3.connect(cli.path, isolation_level=None)
+    other.execute("BEGIN EXCLUSIVE")
+    try:
+        with pytest.raises(StoreError) as caught:
+            asyncio.run(schema_at(cli.url))
+        assert (type(caught.value), caught.value.code) == (StoreError, "file_locked")
+    finally:
+        other.close()
+    assert asyncio.run(schema_at(cli.url)).found == NEWEST
+
+
+def test_a_file_that_is_none_or_holds_no_utf8_is_damaged(cli: CommandLine) -> None:
+    older(cli.path, NEWEST)
+    whole = cli.path.read_bytes()
+    name = whole.index(b"CREATE TABLE migrations")
+    for bad in (b"no database" * 100, whole[:name] + b"CREATE TABLE migr\xff\xfeions" + whole[name + 23 :]):
+        cli.path.write_bytes(bad)
+        with pytest.raises(DamagedFile):
+            asyncio.run(schema_at(cli.url))
 
 
 @pytest.mark.asyncio
