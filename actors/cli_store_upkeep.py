@@ -102,7 +102,8 @@ async def prune(session: Session, ended_before: int, dry_run: bool) -> int:
     """Remove the logs of runs that ended long ago, and blobs that nobody names any more.
 
     What stays of a run is its row (when and how it ended, its last seq and head) and its ledger keys: an effect of old is
-    still done once. A tree of runs goes as a whole. Damaged runs, and those with an effect of which nobody knows, stay.
+    still done once. A tree of runs goes as a whole. Damaged runs, and those with an effect of which nobody knows, stay. While any
+    log can't be read, or has lost its run's row, no blob is removed (exit code 6).
     """
     from ..eventstore.prune import prune_store
 
@@ -111,12 +112,14 @@ async def prune(session: Session, ended_before: int, dry_run: bool) -> int:
     if out.form != "table":
         kept = [{"run": run_id, "why": why} for run_id, why in found.kept]
         fields = {"runs": list(found.runs), "appends": found.rows, "blobs": found.blobs, "kept": kept}
-        out.thing({**fields, "dry_run": dry_run})
-        return OK
+        out.thing({**fields, "unswept": found.unswept, "dry_run": dry_run})
+        return DAMAGED if found.unswept else OK
     for run_id, why in found.kept:
         out.line(f"kept {safe_text(run_id)}: {safe_text(why)}")
     if dry_run:
         out.line(f"{len(found.runs)} runs and {found.rows} appends would go. Nothing was changed.")
     else:
         out.line(f"{len(found.runs)} runs, {found.rows} appends and {found.blobs} blobs pruned.")
-    return OK
+    if found.unswept:
+        out.alarm(f"Other blobs stay, named or not: {safe_text(found.unswept)}.")
+    return DAMAGED if found.unswept else OK

@@ -118,7 +118,8 @@ class MemoryUpkeep:
         tree = [one.row for one in self._runs.values() if top in (one.row.root_id, one.row.run_id)]
         behind = (row for rows in self._earlier.values() for row in rows)
         if (
-            not all(is_ended(one.index) for one in (run.row, *tree))
+            top not in self._runs
+            or not all(is_ended(one.index) for one in (run.row, *tree))
             or any(row.run_id == run_id and row.status == "unknown" for row in self._ledger.values())
             or any(row.run_id == run_id for row in behind)
         ):

@@ -23,6 +23,7 @@ from .archive import (
 )
 from .port import RunRow
 from .postgres_link import Cut, connect, refused
+from .postgres_rows import NOTE_PUT
 from .postgres_url import PostgresPlace
 from .text_columns import to_column
 
@@ -73,7 +74,7 @@ _COLUMNS: Final[dict[str, tuple[str, ...]]] = {
         ),
         *("body", "hash"),
     ),
-    "blobs": ("sha256", "size_bytes", "parts"),
+    "blobs": ("sha256", "size_bytes", "parts", "put_at_ms"),
     "blob_parts": ("sha256", "part", "data"),
     "ledger": _LEDGER,
     "ledger_earlier": (*_LEDGER, "place"),
@@ -155,12 +156,13 @@ class _Intake:
             case HoldRecord(name, places, until_ms):
                 self._put("group_holds", to_column(name), places, until_ms)
             case BlobRecord(name, size):
-                found = await self._connection.fetchval("SELECT true FROM blobs WHERE sha256 = $1", name)
+                # One that is there counts as put now: a sweep may have looked before this import's logs named it.
+                found = await self._connection.fetchval(NOTE_PUT, name, self._now_ms)
                 self._blob, self._part, self._is_known = name, 0, found is True
                 if not self._is_known:
                     # Parts of an upload that didn't end.
                     await self._connection.execute("DELETE FROM blob_parts WHERE sha256 = $1", name)
-                    self._put("blobs", name, size, max(1, -(-size // PART_BYTES)))
+                    self._put("blobs", name, size, max(1, -(-size // PART_BYTES)), self._now_ms)
             case PartRecord(data):
                 if not self._is_known:
                     self._put("blob_parts", self._blob, self._part, data)

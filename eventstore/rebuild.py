@@ -70,7 +70,16 @@ async def _adopt_lost(store: EventStore) -> tuple[list[str], list[tuple[str, str
     while page := await store.lost_logs(number, PAGE_RUNS):
         for number, first in page:
             name = f"log {number}"
-            run_id = await _run_of(store, first)
+            try:
+                run_id = await _run_of(store, first)
+            except StoreError as error:
+                left.append(
+                    (
+                        name,
+                        f"it has no row, and its first append can't be read: {error.message or error.code}",
+                    )
+                )
+                continue
             if run_id is None:
                 left.append((name, "it has no row, and doesn't begin as runs do"))
             elif await store.adopt(number, run_id):
@@ -81,11 +90,8 @@ async def _adopt_lost(store: EventStore) -> tuple[list[str], list[tuple[str, str
 
 
 async def _run_of(store: EventStore, first: StoredAppend) -> str | None:
-    """Whose log begins so."""
-    try:
-        event = recorded(first, await full_body(first, store.get_blob))[0].event
-    except BoundloopError:
-        return None
+    """Whose log begins so. Raises ``StoreError`` if that can't be read, now or at all."""
+    event = recorded(first, await full_body(first, store.get_blob))[0].event
     return event.run_id if isinstance(event, RunStarted) and first.first_seq == 1 else None
 
 

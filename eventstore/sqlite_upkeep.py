@@ -127,7 +127,8 @@ class SqliteUpkeep(SqliteRows):
             "WHERE run_id = ? AND seq = ? AND head = ? AND status = 'terminated' AND damaged = '' AND pruned_at_ms = 0 "
             "AND NOT EXISTS (SELECT 1 FROM runs AS one WHERE one.root_id = CASE WHEN runs.root_id = '' THEN runs.run_id "
             "ELSE runs.root_id END AND one.root_id <> '' AND one.status <> 'terminated') "
-            "AND NOT EXISTS (SELECT 1 FROM runs AS top WHERE top.run_id = runs.root_id AND top.status <> 'terminated') "
+            "AND (runs.root_id IN ('', runs.run_id) OR EXISTS (SELECT 1 FROM runs AS top "
+            "WHERE top.run_id = runs.root_id AND top.status = 'terminated')) "
             "AND NOT EXISTS (SELECT 1 FROM ledger WHERE status = 'unknown' AND ledger.run_id = runs.run_id) "
             "AND NOT EXISTS (SELECT 1 FROM ledger_earlier WHERE ledger_earlier.run_id = runs.run_id)",
             (max(1, self._now_ms()), run_id, seq, head),
@@ -201,6 +202,10 @@ class SqliteUpkeep(SqliteRows):
                         (name, size, max(1, -(-size // PART_BYTES)), now_ms),
                     )
                     blob, part, is_known = name, 0, made.rowcount == 0
+                    if is_known:  # a sweep may have looked before this import's logs named it
+                        execute(
+                            "UPDATE blobs SET put_at_ms = max(put_at_ms, ?) WHERE sha256 = ?", (now_ms, name)
+                        )
                 case LedgerRecord(row):
                     self._put_ledger_row(row)
                 case EarlierRecord(place, row):

@@ -56,8 +56,8 @@ class Upkeep(Protocol):
 
     async def prune(self, run_id: str, seq: int, head: bytes) -> bool:
         """Remove an ended run's log, and mark its row; its ledger rows stay. The epoch is raised: a writer that is late is fenced.
-        False, and nothing is changed, if its seq or head are others, it or any run of its tree hasn't ended, it is damaged or pruned
-        already, or has an effect of which nobody knows, or a row behind a key's."""
+        False, and nothing is changed, if its seq or head are others, it or any run of its tree hasn't ended, the row at the top of its tree is
+        gone, it is damaged or pruned already, or has an effect of which nobody knows, or a row behind a key's."""
         ...
 
     async def drop_blobs(self, names: Sequence[bytes], *, put_before_ms: int) -> int:

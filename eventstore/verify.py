@@ -9,6 +9,7 @@ readiness and timers aren't in any log; ``store check`` compares what a run wait
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
 from typing import Protocol, runtime_checkable
 
 import msgspec
@@ -89,19 +90,22 @@ async def intact_rows(store: EventStore, run_id: str) -> list[StoredAppend]:
     if run is None:
         raise RunNotFound(run_id)
     refuse_pruned(run)
+    return [row async for page in intact_pages(store, run) for row in page]
+
+
+async def intact_pages(store: EventStore, run: RunRow) -> AsyncGenerator[list[StoredAppend]]:
+    """As ``intact_rows``, page by page. Raises ``RunPruned`` behind the last one, for one that is pruned meanwhile too."""
     walk = _Walk(run)
-    rows: list[StoredAppend] = []
-    while page := await store.read(run_id, after_seq=walk.seq, rows_max=PAGE_ROWS):
+    while page := await store.read(run.run_id, after_seq=walk.seq, rows_max=PAGE_ROWS):
         for row in page:
             problem = walk.problem_of(row)
             if problem:
                 last_bad_seq = _last_seq(walk.seq, row)
-                raise LogDamaged(run_id, walk.seq + 1, max(walk.seq + 1, last_bad_seq), problem)
+                raise LogDamaged(run.run_id, walk.seq + 1, max(walk.seq + 1, last_bad_seq), problem)
             walk.step(row)
-        rows += page
+        yield page
     if walk.seq < run.seq:
-        refuse_pruned(await store.run(run_id) or run)  # it may have been meanwhile
-    return rows
+        refuse_pruned(await store.run(run.run_id) or run)  # it may have been meanwhile
 
 
 def refuse_pruned(run: RunRow) -> None:

@@ -28,6 +28,7 @@ from boundloop.eventstore.upkeep import Upkeep
 from boundloop.eventstore.verify import verify_run, verify_store
 from boundloop.runtime.commands import Cancel, Close
 from boundloop.runtime.errors import BoundloopError, RunPruned, StoreError
+from boundloop.runtime.ledger import LedgerRow
 
 LATER_MS = NOON_MS + 10 * PUT_GRACE_MS
 
@@ -132,6 +133,80 @@ async def test_a_tree_goes_as_a_whole_and_only_when_all_of_it_is_old() -> None:
 
 
 @pytest.mark.asyncio
+async def test_a_tree_stays_whose_top_runs_row_is_gone(tmp_path: Path) -> None:
+    clock, path = Clock(), tmp_path / "a.db"
+    store = await open_store(f"sqlite:///{path}", clock=clock)
+    await LogWriter(store, "top", at_ms=NOON_MS).write("goes on")
+    await LogWriter(store, "below", at_ms=NOON_MS, root_id="top").write("ended", index=ENDED)
+    await store.close()
+    with sqlite3.connect(path) as connection:
+        connection.execute("DELETE FROM runs WHERE run_id = 'top'")
+    connection.close()
+    clock.at_ms = LATER_MS
+    store = await open_store(f"sqlite:///{path}", clock=clock)
+    found = await prune_store(store, ended_before_ms=LATER_MS)
+    assert (found.runs, [(run_id, "is gone" in why) for run_id, why in found.kept]) == ((), [("top", True)])
+    await store.close()
+
+
+@pytest.mark.asyncio
+async def test_a_run_whose_row_stands_behind_a_keys_is_listed_by_a_dry_run_too(
+    tmp_path: Path, postgres: Server
+) -> None:
+    """Its effect turned out to have happened while another run, that a person let go ahead, had the key."""
+    source = MemoryStore(clock=Clock())
+    await finished(source, "first")
+    row = LedgerRow(
+        tenant="default",
+        key=b"k" * 32,
+        tool="refund",
+        status="succeeded",
+        intent_sha256=b"i" * 32,
+        args_sha256=b"a" * 32,
+        run_id="first",
+        call_id="c1.0",
+        attempt=1,
+        epoch=1,
+        valid_until_ms=1,
+        at_ms=1,
+    )
+    source._earlier["default", row.key] = (row,)  # pyright: ignore[reportPrivateUsage]  # no short way there
+    path = str(tmp_path / "a.export")
+    await export_store(source, path)
+    async with each(tmp_path, postgres) as stores:
+        for store, clock in stores:
+            await import_store(store, path)
+            clock.at_ms = LATER_MS
+            dry = await prune_store(store, ended_before_ms=LATER_MS, dry_run=True)
+            found = await prune_store(store, ended_before_ms=LATER_MS)
+            assert (dry.runs, dry.kept, dry.rows) == (found.runs, found.kept, found.rows)
+            assert found.kept == (("first", "a row of run first stands behind a key's"),)
+
+
+@pytest.mark.asyncio
+async def test_a_run_that_the_store_refuses_to_prune_is_listed(tmp_path: Path, postgres: Server) -> None:
+    async with each(tmp_path, postgres) as stores:
+        for store, clock in stores:
+            for run_id in ("first", "second"):
+                await finished(store, run_id)
+            clock.at_ms = LATER_MS
+            inside: Any = store
+            prune = inside.prune
+
+            async def after_damage(
+                run_id: str, seq: int, head: bytes, store: Any = store, prune: Any = prune
+            ) -> Any:
+                if run_id == "first":
+                    await store.mark_damaged(run_id, "found by somebody else meanwhile")
+                return await prune(run_id, seq, head)
+
+            inside.prune = after_damage
+            found = await prune_store(store, ended_before_ms=LATER_MS)
+            assert found.runs == ("second",)
+            assert [run_id for run_id, _ in found.kept] == ["first"]
+
+
+@pytest.mark.asyncio
 async def test_a_damaged_log_stays(tmp_path: Path) -> None:
     clock = Clock()
     store = MemoryStore(clock=clock)
@@ -159,7 +234,7 @@ async def test_a_blob_that_anything_names_stays(tmp_path: Path, postgres: Server
             body = log.request("z").body
             assert body
             kept = set(await store.blob_names()) - {loose, raw}
-            assert await sweep_blobs(store) == 0, "put lately"
+            assert (await sweep_blobs(store)).blobs == 0, "put lately"
             clock.at_ms = LATER_MS
             real = store.now_ms
             if isinstance(store, PostgresStore):
@@ -167,7 +242,7 @@ async def test_a_blob_that_anything_names_stays(tmp_path: Path, postgres: Server
                 await store.write_with(
                     lambda connection: connection.execute("UPDATE blobs SET put_at_ms = 1")
                 )
-            assert await sweep_blobs(store) == 2
+            assert (await sweep_blobs(store)).blobs == 2
             assert set(await store.blob_names()) == kept
             assert real() == store.now_ms()
             # When the runs are gone, so is what only they named; pinned definitions stay.

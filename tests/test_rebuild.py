@@ -194,6 +194,25 @@ async def test_a_lost_log_whose_run_has_another_one_is_left(tmp_path: Path) -> N
     await store.close()
 
 
+@pytest.mark.asyncio
+async def test_a_lost_log_that_cant_be_read_just_then_is_left_with_that(postgres: Server) -> None:
+    store = await PostgresStore.open(postgres.url())
+    await finished(store, "r1", text="A long question. " * 4_000)
+    await store.write_with(lambda connection: connection.execute("DELETE FROM runs WHERE run_id = 'r1'"))
+    inside: Any = store
+    read = store.get_blob
+
+    async def unreachable(digest: bytes) -> bytes | None:
+        raise StoreError("store_unreachable", "the connection was cut")
+
+    inside.get_blob = unreachable
+    [(name, why)] = (await rebuild_index(store)).left
+    assert (name, why.endswith("can't be read: the connection was cut")) == ("log 1", True)
+    inside.get_blob = read
+    assert (await rebuild_index(store)).restored == ("r1",)
+    await store.close()
+
+
 def _triggers() -> list[str]:
     """As the migrations leave them."""
     made = sqlite3.connect(":memory:", isolation_level=None)

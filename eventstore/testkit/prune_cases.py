@@ -102,6 +102,16 @@ class PruneCases:
         await top.write("end", index=ENDED)
         assert await upkeep_of(world).prune("below", below.seq, below.head)
 
+    async def test_a_run_whose_top_has_no_row_is_never_pruned(self, world: World) -> None:
+        # The row can be restored from its log, and may be that of a run that goes on.
+        below = await _ended(world, "below", "top")
+        assert not await upkeep_of(world).prune("below", below.seq, below.head)
+        assert len(await world.store.read("below")) == 2
+        # A top that was pruned before is there.
+        top = await _ended(world, "top", "top")
+        for log in (top, below):
+            assert await upkeep_of(world).prune(log.run_id, log.seq, log.head)
+
     async def test_a_run_with_an_effect_of_which_nobody_knows_is_never_pruned(self, world: World) -> None:
         prune = upkeep_of(world).prune
         log = world.writer("r1")
