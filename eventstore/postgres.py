@@ -191,7 +191,12 @@ class PostgresStore(PostgresUpkeep):
                 # The server may have gone and come back without what it had: the writer finds out.
                 await self._writer.linked()
             link = await connect(self._place, "boundloop reads")
-            await link.connection.add_listener(self._place.channel, self._watch.hint)
+            listening = link.connection.add_listener(self._place.channel, self._watch.hint)
+            try:
+                await answered(link.connection, listening, self._place)
+            except BaseException:
+                link.connection.terminate()
+                raise
             self._reader = link
         return link
 

@@ -90,6 +90,21 @@ async def test_a_read_is_made_again_on_another_connection(tmp_path: Path, postgr
 
 
 @pytest.mark.asyncio
+@pytest.mark.parametrize("moment", MOMENTS)
+async def test_a_reader_that_is_cut_off_while_it_begins_to_listen_reads_all_the_same(
+    moment: Moment, tmp_path: Path, postgres: Server
+) -> None:
+    async with cutting(tmp_path, postgres.socket) as proxy:
+        store = await PostgresStore.open(postgres.url(host=str(tmp_path)))
+        await LogWriter(store, "r1").write("one")
+        await proxy.end()  # it has to connect anew
+        proxy.arm(moment, "LISTEN")
+        assert len(await store.read("r1")) == 1
+        assert proxy.cuts == 1
+        await store.close()
+
+
+@pytest.mark.asyncio
 async def test_a_server_that_cannot_be_reached_is_named_and_nothing_was_sent(
     tmp_path: Path, postgres: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
