@@ -31,7 +31,7 @@ class OwnerRow:
     async def register(self) -> None:
         """Raises ``StoreError``."""
         process = this_process()
-        asked_at = self._loop.time()
+        begun_at = self._loop.time()
         await self._store.register_host(
             HostRow(
                 host_id=self._host_id,
@@ -41,7 +41,7 @@ class OwnerRow:
                 boot_id=process.boot_id,
             )
         )
-        self._renewed_at = asked_at
+        self._renewed_at = begun_at
 
     async def keep(self, renewed: Callable[[], Awaitable[None]]) -> tuple[str, BaseException | None]:
         """Renew it for as long as that goes well; then why it doesn't any more, and what caused it. ``renewed`` is awaited
