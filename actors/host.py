@@ -86,6 +86,9 @@ forgotten first. A forgotten one is looked at again, and left alone again."""
 
 OVERLOADED_RETRY_MS: Final = 1_000
 
+_SETTLING: Final = (ModelResponded, ModelFailed)
+"""With these an attempt's provisional text is over. Looked at with every append, so by type alone."""
+
 FORWARD_TRIES: Final = 8
 """How often a command follows a run that goes from host to host in a shared store."""
 
@@ -225,7 +228,7 @@ class Host:
 
     def publish(self, run_id: str, state: State, events: tuple[AnyEvent, ...], first_seq: int) -> None:
         """Committed events to whoever watches."""
-        if any(isinstance(event, ModelResponded | ModelFailed) for event in events):
+        if any(type(event) in _SETTLING for event in events):
             self.provisional.over(run_id)
         else:
             self.provisional.tell(run_id)
