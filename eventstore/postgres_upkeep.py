@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any, Final, TypeVar
 
@@ -70,21 +71,21 @@ ORDER BY run_id LIMIT $1
 """
 
 
-class PostgresUpkeep:
+class PostgresUpkeep(ABC):
     """A part of ``PostgresStore``, which says how it reads and writes."""
 
     _clock: ServerClock
     _place: PostgresPlace
     _writer: PostgresWriter
 
-    async def read_with(self, call: Callable[[Connection], Awaitable[T]], seconds: float = ANSWER_S) -> T:
-        raise NotImplementedError
+    @abstractmethod
+    async def read_with(self, call: Callable[[Connection], Awaitable[T]], seconds: float = ANSWER_S) -> T: ...
 
-    async def write_with(self, call: Callable[[Connection], Awaitable[T]]) -> T:
-        raise NotImplementedError
+    @abstractmethod
+    async def write_with(self, call: Callable[[Connection], Awaitable[T]]) -> T: ...
 
-    async def _waking(self, call: Callable[[Connection], Awaitable[Any]]) -> bool:
-        raise NotImplementedError
+    @abstractmethod
+    async def _waking(self, call: Callable[[Connection], Awaitable[Any]]) -> bool: ...
 
     async def reindex(self, row: RunRow) -> bool:
         """See ``Upkeep``. Two statements: after a crash between them the run is ready only by what else makes it so."""
