@@ -27,6 +27,26 @@ OBJECT_STORE_BYTES: Final = 80 * 1024 * 1024
 END_S: Final = 10.0
 
 
+@contextlib.contextmanager
+def one_node(namespace: str = "boundloop") -> Generator[None]:
+    """This process attached to a cluster of one node, for the time of the block."""
+    import ray as real_ray
+
+    ray: Any = real_ray  # it has few types of its own
+    ray.init(
+        address="local",
+        include_dashboard=False,
+        log_to_driver=False,
+        namespace=namespace,
+        num_cpus=2,
+        logging_level=logging.ERROR,
+    )
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
 @dataclass(frozen=True)
 class HealthCheck:
     """How Ray finds that a node is dead. A killed raylet's connection fails at once, so it is dead after about

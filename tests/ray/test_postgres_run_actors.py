@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +13,7 @@ import ray as real_ray
 from examples.far_side import FarSide
 from tests.attach_play import half_of
 from tests.postgres_server import Server
+from tests.ray.cluster import one_node
 from tests.ray.process_table import eventually
 from tests.ray.run_actor_play import (
     WITHIN_S,
@@ -48,16 +48,8 @@ def far() -> Iterator[FarSide]:
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[None]:
-    ray.init(
-        address="local",
-        include_dashboard=False,
-        log_to_driver=False,
-        namespace="boundloop",
-        num_cpus=2,
-        logging_level=logging.ERROR,
-    )
-    yield
-    ray.shutdown()
+    with one_node("boundloop"):
+        yield
 
 
 @pytest.fixture(scope="module")

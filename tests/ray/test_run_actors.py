@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import importlib
-import logging
 import os
 import signal
 import sys
@@ -22,6 +21,7 @@ import ray as real_ray
 from examples.far_side import FarSide
 from tests.attach_play import half_of, on_loop
 from tests.model_server import speaking
+from tests.ray.cluster import one_node
 from tests.ray.run_actor_play import (
     LIMITS,
     WITHIN_S,
@@ -58,16 +58,8 @@ def far() -> Iterator[FarSide]:
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[None]:
-    ray.init(
-        address="local",
-        include_dashboard=False,
-        log_to_driver=False,
-        namespace="somebody-elses",
-        num_cpus=2,
-        logging_level=logging.ERROR,
-    )
-    yield
-    ray.shutdown()
+    with one_node("somebody-elses"):
+        yield
 
 
 @pytest.fixture(scope="module")
