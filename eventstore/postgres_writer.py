@@ -30,6 +30,10 @@ from .text_columns import from_column, to_column
 T = TypeVar("T")
 
 BATCH_APPENDS_MAX: Final = 256
+BATCH_APPENDS_WHOLE: Final = 8
+"""So many go together; of more that wait only half. Who is answered has work to do before its next append, and the server
+works on the other half meanwhile: with all in one batch, each of the two would wait for the other."""
+
 BATCH_BYTES_MAX: Final = 4 * 1024 * 1024
 """Bodies and blobs in one statement; one append may be larger alone."""
 
@@ -185,7 +189,9 @@ class PostgresWriter:
         if jobs[0].append is None:
             return jobs
         size_bytes = jobs[0].size_bytes
-        while self._jobs and len(jobs) < BATCH_APPENDS_MAX:
+        half = (len(self._jobs) + 2) // 2
+        together_max = min(max(half, BATCH_APPENDS_WHOLE), BATCH_APPENDS_MAX)
+        while self._jobs and len(jobs) < together_max:
             following = self._jobs[0]
             size_bytes += following.size_bytes
             if following.append is None or size_bytes > BATCH_BYTES_MAX:
