@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import Final, Protocol
+from collections.abc import Coroutine
+from typing import Any, Final, Protocol
 
 import msgspec
 
@@ -158,7 +159,7 @@ class RunDriver:
         self._commands: list[_Posted] = []
         self._lost_claims: dict[str, LedgerRow] = {}
         self._answers: list[tuple[asyncio.Future[CommandAnswer], CommandAnswer]] = []
-        self._out = InFlight(self._land, self._fail)
+        self._out = InFlight()
         self._orders: list[Order] = []
         self._orders_seq = -1
         self._seen_keys: set[tuple[str, str, str]] = set()
@@ -175,7 +176,8 @@ class RunDriver:
         self._held_back = answer_checked(state) and not (guardrails is not None and guardrails.provisional)
         self._store_failures = 0
         self._broken: BaseException | None = None
-        self.durable = self._loop.create_future()
+        self.durable: asyncio.Future[bool] = self._loop.create_future()
+        """Whether the run's first event is in the store: true as soon as it is, false if the driver was over before."""
 
     # --- what the host calls ---------------------------------------------------------------------------------------
 
@@ -195,6 +197,15 @@ class RunDriver:
         """Stop dispatching and give up the run without a word to the log (the host lost its row, or closes)."""
         self._stopping = True
         self._ring()
+
+    def over(self, _task: asyncio.Task[None]) -> None:
+        """Its task has ended, however."""
+        if not self.durable.done():
+            self.durable.set_result(False)
+
+    def _became_durable(self) -> None:
+        if not self.durable.done():
+            self.durable.set_result(True)
 
     def left_over(self) -> list[_Posted]:
         """Commands without an answer, and late reports: they came while the run was being released, or lost. The host
@@ -281,7 +292,10 @@ class RunDriver:
         for _ in range(STEP_DECISIONS_MAX):
             decision = advance(self.state, now)
             if decision.events:
-                await self._apply(None, decision, now)
+                if decision.claim is None:
+                    self._fold(decision, now)
+                else:
+                    await self._apply(None, decision, now)
             elif self.state.phase not in ("open_calls", "deciding") or not await self._inline_checks(now):
                 return
         raise BugError("step_bound", "a step did not come to an end")
@@ -347,6 +361,9 @@ class RunDriver:
             await self._flush(now)
             if posted is not None:
                 self._commands.append(posted)
+        self._fold(decision, now)
+
+    def _fold(self, decision: Decision, now: int) -> None:
         for event in decision.events:
             evolve(self.state, event, now)
         self._journal.add(decision)
@@ -371,7 +388,7 @@ class RunDriver:
         first = journal.seq + 1
         request = journal.request(state, now, self.around.host_id, release=release)
         events = tuple(journal.events)
-        if sum(len(data) for _, data in request.blobs) > BLOBS_TOGETHER_BYTES_MAX:
+        if request.blobs and sum(len(data) for _, data in request.blobs) > BLOBS_TOGETHER_BYTES_MAX:
             for _, data in request.blobs:
                 await self.around.store.put_blob(data)
             request = msgspec.structs.replace(request, blobs=())
@@ -391,8 +408,7 @@ class RunDriver:
             self._seen_keys.clear()
             self._looked.clear()
         self.parked = release
-        if not self.durable.done():
-            self.durable.set_result(None)
+        self._became_durable()
         self.around.publish(state.run_id, state, events, first)
 
     def _nothing_to_do(self, now: int) -> bool:
@@ -457,7 +473,7 @@ class RunDriver:
                 continue
             if self._journal.create is not None:
                 self._journal.create = None
-                self.durable.set_result(None)
+                self._became_durable()
             return
         raise error
 
@@ -518,12 +534,14 @@ class RunDriver:
                     adapter = self.around.adapter_for(state)
                     secrets = self.around.gate.secrets
                     self._asked = (order.turn, order.attempt, state.seq)
-                    self._out.request_model(order, adapter, state, now, self._progress, self._keep, secrets)
+                    self._out.request_model(
+                        order, adapter, state, now, self._land, self._progress, self._keep, secrets
+                    )
                 case Execute() if ending:
                     # Its intent and the end came in one step: it was never out, and stays so.
                     self._land(order, not_dispatched(order.call, order.attempt, "cancelled"))
                 case Execute() if self._reads_back(state.calls[order.call]):
-                    self._out.work(order, self._read_back(order, state.calls[order.call]))
+                    self._work(order, self._read_back(order, state.calls[order.call]))
                 case Execute():
                     spec = self.around.gate.toolbox.get(state.calls[order.call].tool)
                     if spec is None:
@@ -531,20 +549,23 @@ class RunDriver:
                         continue
                     self._out.execute(order, spec, self.around.executors, state, self._now(), self._reported)
                 case Query():
-                    self._out.work(order, self._query(order))
+                    self._work(order, self._query(order))
                 case RunChecks():
                     call = state.calls[order.call]
                     if self._unseen(call):
-                        self._out.work(order, self._run_checks(order, call))
+                        self._work(order, self._run_checks(order, call))
                 case GuardResult() | GuardAnswer():
                     if not self.around.gate.guards_inline:
-                        self._out.work(order, self._guard(order))
+                        self._work(order, self._guard(order))
                 case StartChild() | SettleChild() | CancelChild() | AskParent():
                     if not self._is_seen_to(order):
-                        self._out.work(order, self._see_family(order))
+                        self._work(order, self._see_family(order))
         if ending:
             self._out.cancel_executions()
         return idle and not self._out and not self._inbox
+
+    def _work(self, order: Order, work: Coroutine[Any, Any, None]) -> None:
+        self._out.work(order, work, self._fail)
 
     def _land(self, order: Order, command: Command) -> None:
         """An order's observation arrived."""

@@ -281,21 +281,25 @@ class Embedded:
         process. Raises what the call raises, and ``StoreError`` (``owner_gone``, ``owner_silent``)."""
         for _ in range(MOVES_MAX):
             serving = self.serving
-            time = asyncio.timeout(within_s if serving.attached else None)
             try:
-                async with time:
-                    return await call(serving)
-            except TimeoutError as error:
-                if not time.expired():
-                    raise
-                raise StoreError(
-                    "owner_silent", "the store's owner does not answer", path=self._url
-                ) from error
+                if serving.attached and within_s is not None:
+                    return await self._answered(call(serving), within_s)
+                return await call(serving)
             except StoreError as error:
                 if error.code not in GONE or not self._may_move(serving) or self.closed:
                     raise
                 await self._move_on(serving)
         raise StoreError("owner_gone", "owners keep going away", path=self._url)
+
+    async def _answered(self, call: Awaitable[T], within_s: float) -> T:
+        time = asyncio.timeout(within_s)
+        try:
+            async with time:
+                return await call
+        except TimeoutError as error:
+            if not time.expired():
+                raise
+            raise StoreError("owner_silent", "the store's owner does not answer", path=self._url) from error
 
     def _may_move(self, serving: Serving) -> bool:
         return serving.attached or self._cluster is not None

@@ -49,7 +49,7 @@ from ..runtime.errors import (
     OwnedError,
     StoreError,
 )
-from ..runtime.events import AnyEvent, ModelFailed, ModelResponded, RunStarted
+from ..runtime.events import AnyEvent, RunStarted
 from ..runtime.fold import begin
 from ..runtime.orders import wake_at_ms
 from ..runtime.policy import Policy
@@ -85,9 +85,6 @@ LEFT_ALONE_MAX: Final = 50_000
 forgotten first. A forgotten one is looked at again, and left alone again."""
 
 OVERLOADED_RETRY_MS: Final = 1_000
-
-_SETTLING: Final = (ModelResponded, ModelFailed)
-"""With these an attempt's provisional text is over. Looked at with every append, so by type alone."""
 
 FORWARD_TRIES: Final = 8
 """How often a command follows a run that goes from host to host in a shared store."""
@@ -228,10 +225,7 @@ class Host:
 
     def publish(self, run_id: str, state: State, events: tuple[AnyEvent, ...], first_seq: int) -> None:
         """Committed events to whoever watches."""
-        if any(type(event) in _SETTLING for event in events):
-            self.provisional.over(run_id)
-        else:
-            self.provisional.tell(run_id)
+        self.provisional.committed(run_id, events)
         self.watchers.committed(run_id, state, events, first_seq)
 
     def progress(self, run_id: str, item: Progress, after_seq: int) -> None:
@@ -299,10 +293,7 @@ class Host:
             self._pins_stored.add(digest)
 
     async def _until_durable(self, run_id: str, driver: RunDriver) -> None:
-        task = self._tasks[run_id]
-        waiting: list[asyncio.Future[Any]] = [driver.durable, task]
-        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-        if not driver.durable.done():
+        if not await driver.durable:
             error = self.failures.pop(run_id, None)
             if error is not None:
                 raise error
@@ -313,7 +304,8 @@ class Host:
         self.failures.pop(run_id, None)
         self._not_ours.pop(run_id, None)
         self._drivers[run_id] = driver
-        self._tasks[run_id] = self._loop.create_task(self._drive(run_id, driver))
+        task = self._tasks[run_id] = self._loop.create_task(self._drive(run_id, driver))
+        task.add_done_callback(driver.over)
 
     async def _drive(self, run_id: str, driver: RunDriver) -> None:
         error: BaseException | None = None

@@ -38,14 +38,13 @@ Broken = Callable[[BaseException], None]
 
 
 class InFlight:
-    """The orders of one driver that are out, each with what cancels it (None: it can't be, or was)."""
+    """The orders of one driver that are out, each with what cancels it (None: it can't be, or was). It keeps nothing of its
+    driver, so that one that is over is gone at once, with the run's state, and not when garbage is collected."""
 
-    __slots__ = ("_broken", "_land", "_loop", "orders")
+    __slots__ = ("_loop", "orders")
 
-    def __init__(self, land: Land, broken: Broken) -> None:
+    def __init__(self) -> None:
         self.orders: dict[Order, Callable[[], None] | None] = {}
-        self._land = land
-        self._broken = broken
         self._loop = asyncio.get_running_loop()
 
     def __contains__(self, order: Order) -> bool:
@@ -81,8 +80,9 @@ class InFlight:
         for cancel in self.orders.values():
             if cancel is not None:
                 cancel()
+        self.orders.clear()
 
-    def work(self, order: Order, work: Coroutine[Any, Any, None]) -> None:
+    def work(self, order: Order, work: Coroutine[Any, Any, None], broken: Broken) -> None:
         """Our own work for an order (checks, a query), which lands its observation itself. If it fails the run must stop:
         its order would stay in flight for ever."""
         task = self._loop.create_task(work)
@@ -92,7 +92,7 @@ class InFlight:
 
         def over(done: asyncio.Task[None]) -> None:
             if not done.cancelled() and (error := done.exception()) is not None:
-                self._broken(error)
+                broken(error)
 
         self.orders[order] = cancel
         task.add_done_callback(over)
@@ -103,6 +103,7 @@ class InFlight:
         adapter: ModelAdapter,
         state: State,
         now_ms: int,
+        land: Land,
         progress: Callable[[Progress], None],
         keep: Callable[[bytes, bytes], None],
         secrets: Secrets | None = None,
@@ -123,9 +124,7 @@ class InFlight:
                 reply = msgspec.structs.replace(reply, token_data=None)
             if secrets is not None:
                 reply = redacted_turn(reply, secrets.redactor, state.tools)
-            self._land(
-                order, ModelReplied(turn=order.turn, attempt=order.attempt, reply=reply, tokens=tokens)
-            )
+            land(order, ModelReplied(turn=order.turn, attempt=order.attempt, reply=reply, tokens=tokens))
 
         self.orders[order] = None
         cancel = ask_model(adapter, request, timeout_ms, progress, deliver)

@@ -336,8 +336,12 @@ class Owning:
                 rested = await self._rested(host, run_id, until)
                 if rested is not None:
                     return rested
-            looking = asyncio.create_task(self._look_elsewhere(host, run_id, until, future))
-            await asyncio.wait((future,), timeout=timeout_s)
+            # Most runs rest here before there is a reason to look elsewhere.
+            first_s = LOOK_ELSEWHERE_S if timeout_s is None else min(timeout_s, LOOK_ELSEWHERE_S)
+            await asyncio.wait((future,), timeout=first_s)
+            if not future.done() and first_s != timeout_s:
+                looking = asyncio.create_task(self._look_elsewhere(host, run_id, until, future))
+                await asyncio.wait((future,), timeout=None if timeout_s is None else timeout_s - first_s)
             if future.done():
                 return future.result()
             raise StillRunning(result_of(host.hosted(run_id) or await self._load(run_id)), timeout_s)
@@ -383,10 +387,9 @@ class Owning:
     ) -> None:
         """What a foreign host of this store does with the run is told to nobody here: look now and then."""
         while not future.done():
+            if host.hosted(run_id) is None:
+                await self._look_at(host, run_id, until, future)
             await asyncio.sleep(LOOK_ELSEWHERE_S)
-            if host.hosted(run_id) is not None:
-                continue
-            await self._look_at(host, run_id, until, future)
 
     async def _look_at(self, host: Host, run_id: str, until: Until, future: asyncio.Future[Result]) -> None:
         try:

@@ -11,12 +11,16 @@ from typing import Final
 
 import msgspec
 
-from ..adapters.port import CallPreparing, Progress, TextDelta
+from ..adapters.port import AttemptReset, CallPreparing, Progress, TextDelta
+from ..runtime.events import AnyEvent, ModelFailed, ModelResponded
 
 TEXT_CHARS_MAX: Final = 4 * 1024 * 1024
 PIECES_MAX: Final = 65_536
 """What is kept of one attempt; at twenty pieces a second these are most of an hour. Nothing that comes behind it is shown to
 those who follow, so there is no gap in what is."""
+
+_SETTLING: Final = (ModelResponded, ModelFailed)
+"""Looked at with every append, so by type alone."""
 
 DONE: Final = 2**62
 """As a place: behind all that an attempt may show."""
@@ -84,7 +88,7 @@ class Provisional:
     def add(self, run_id: str, item: Progress, after_seq: int) -> None:
         """One piece of the attempt whose request is in the log up to ``after_seq``. A reset takes all of it back."""
         attempt = self._attempts.get(run_id)
-        if not isinstance(item, TextDelta | CallPreparing):
+        if isinstance(item, AttemptReset):
             self.over(run_id)
             return
         if attempt is None or (attempt.turn, attempt.attempt) != (item.turn, item.attempt):
@@ -99,8 +103,15 @@ class Provisional:
         if attempt is not None:
             attempt.landed = True
 
+    def committed(self, run_id: str, events: tuple[AnyEvent, ...]) -> None:
+        """What the run's log has now. With what became of the attempt its text is over."""
+        if run_id in self._attempts and any(type(event) in _SETTLING for event in events):
+            del self._attempts[run_id]
+        if self._waiting:
+            self.tell(run_id)
+
     def over(self, run_id: str) -> None:
-        """What became of it is in the log, or the run is let go of: forget it."""
+        """The run is let go of, or the attempt was reset: forget it."""
         self._attempts.pop(run_id, None)
         self.tell(run_id)
 

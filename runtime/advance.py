@@ -143,10 +143,12 @@ def _executed_due(state: State, call: CallState, now_ms: int) -> Decision:
 
 def _wait_for_person(state: State, now_ms: int) -> Decision:
     """Stop when nothing but effects that only a person can settle is open."""
-    opened = [call for call in state.calls.values() if call.open]
-    unknown = [call for call in opened if needs_person(state, call)]
+    unknown = [
+        call for call in state.calls.values() if call.phase == "reconciling" and needs_person(state, call)
+    ]
     if not unknown:
         return NOTHING
+    opened = [call for call in state.calls.values() if call.open]
     # Later calls that were admitted wait for their turn, and it comes only when the unknown effect is settled: also
     # one that wants the same key, and so waits for this very call.
     if any(call not in unknown and call.phase not in ("checking", "waiting_key") for call in opened):

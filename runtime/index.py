@@ -33,9 +33,8 @@ def runs_to_wake(state: State) -> tuple[str, ...]:
 def children_to_begin(state: State, events: Iterable[AnyEvent]) -> tuple[str, ...]:
     """The child runs that an append of these events, which led to this state, lets begin. One that a run on its way to an
     end has made has nothing to do but to be cancelled."""
-    if ends_children(state):
-        return ()
-    return tuple(event.child_run for event in events if type(event) is ChildStarted)
+    children = [event.child_run for event in events if type(event) is ChildStarted]
+    return () if not children or ends_children(state) else tuple(children)
 
 
 def waiting_keys(state: State) -> tuple[bytes, ...]:

@@ -6,7 +6,6 @@ its attempt, so a driver starts exactly those that aren't in its in-flight set, 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Literal
 
 import msgspec
@@ -213,17 +212,17 @@ def wake_at_ms(state: State, after_ms: int = -1) -> int | None:
     return earliest
 
 
-def _timers(state: State) -> Iterator[int]:
+def _timers(state: State) -> list[int]:
     phase = state.phase
     if phase == "terminated":
-        return
+        return []
     closed = bool(state.cancel_reason or state.close_requested)
     if phase == "suspended" and not closed:
-        if state.on_stop == "end" and state.reason == "outcome_unknown":
-            yield state.deadline_at_ms
-        return
+        ends = state.on_stop == "end" and state.reason == "outcome_unknown"
+        return [state.deadline_at_ms] if ends else []
+    timers: list[int] = []
     if phase == "model_retry" and state.model_retry_at_ms:
-        yield state.model_retry_at_ms
+        timers.append(state.model_retry_at_ms)
     waits = phase != "open_calls"
     child_out = False
     for call in state.calls.values():
@@ -236,14 +235,15 @@ def _timers(state: State) -> Iterator[int]:
         waits = waits or call.phase != "started"
         at = _call_wakes_at(state, call)
         if at is not None:
-            yield at
+            timers.append(at)
     if closed:
-        return
+        return timers
     if waits:
-        yield state.deadline_at_ms
+        timers.append(state.deadline_at_ms)
     if child_out and not ending(state) and state.at_ms <= child_overdue_at(state):
         # Once a child was found overdue and cancelled, only its end is waited for.
-        yield child_overdue_at(state) + 1
+        timers.append(child_overdue_at(state) + 1)
+    return timers
 
 
 def held_by_rate_until(state: State, call: CallState) -> int:
@@ -255,7 +255,7 @@ def held_by_rate_until(state: State, call: CallState) -> int:
 
 
 def _call_wakes_at(state: State, call: CallState) -> int | None:
-    opens = held_by_rate_until(state, call)
+    opens = held_by_rate_until(state, call) if state.starts else 0
     approval = call.approval
     if opens:
         approved = approval is not None and approval.decision == "approve" and call.phase == "checking"

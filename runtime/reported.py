@@ -16,11 +16,12 @@ def sound_usage(usage: Usage | None) -> Usage | None:
     """Reported counts inside what a log can hold. Less than nothing was never used, so it counts as not reported."""
     if usage is None:
         return None
+    cached, reasoning = usage.cached_input_tokens, usage.reasoning_tokens
     return Usage(
         _count(usage.input_tokens),
         _count(usage.output_tokens),
-        _count(usage.cached_input_tokens) or 0,
-        _count(usage.reasoning_tokens) or 0,
+        (_count(cached) or 0) if cached else 0,
+        (_count(reasoning) or 0) if reasoning else 0,
     )
 
 
@@ -30,6 +31,8 @@ def _count(reported: int | None) -> int | None:
 
 def sound_label(text: str, chars_max: int = LABEL_CHARS_MAX) -> str:
     """A provider's short text: valid UTF-8 and bounded. Lone surrogates are written out, never stored."""
+    if len(text) <= chars_max and text.isascii():
+        return text
     return sound_text(text[:chars_max])
 
 
