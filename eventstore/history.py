@@ -102,7 +102,14 @@ async def read_records(store: EventStore, run_id: str, *, to_seq: int | None = N
             if record.seq != number:
                 raise HistoryRefused("log_gap", f"seq {number} is missing", path=run_id)
         records += found
+        if len(rows) < PAGE_ROWS and await _ends_at(store, run_id, len(records)):
+            break  # an empty page would say the same, and that the run is there would have to be asked all the same
     return records
+
+
+async def _ends_at(store: EventStore, run_id: str, seq: int) -> bool:
+    row = await store.run(run_id)
+    return row is not None and row.seq == seq
 
 
 async def _insist_on_end(store: EventStore, run_id: str, seq: int) -> None:

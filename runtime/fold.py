@@ -127,9 +127,11 @@ def evolve(state: State, event: e.AnyEvent, at_ms: int) -> None:
     apply = _APPLY.get(type(event))
     if apply is None:
         raise BugError("event_unknown", f"no fold for {type(event).__name__}")
-    active = at_ms != state.at_ms and _is_active(state) and not _took_over(state, event)
-    apply(state, event, at_ms)
-    if at_ms != state.at_ms:
+    if at_ms == state.at_ms:
+        apply(state, event, at_ms)
+    else:
+        active = _is_active(state) and not _took_over(state, event)
+        apply(state, event, at_ms)
         if active:
             state.counters.active_ms += at_ms - state.at_ms
         state.at_ms = at_ms
@@ -740,7 +742,7 @@ def _result_bound(state: State, event: e.ResultBound, at_ms: int) -> None:
     call = _call(state, event.call, "result_bound")
     was = call.phase
     phase = next_call_phase(was, "result_bound")
-    last = not any(other.open for other in state.calls.values() if other is not call)
+    last = not any(other.phase != "bound" for other in state.calls.values() if other is not call)
     if state.phase == "suspended":
         state.phase = next_run_phase("suspended", "result_bound")
         if last and state.resume_phase == "open_calls":
