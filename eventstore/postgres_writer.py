@@ -30,7 +30,7 @@ from .text_columns import from_column, to_column
 T = TypeVar("T")
 
 BATCH_APPENDS_MAX: Final = 256
-BATCH_APPENDS_WHOLE: Final = 8
+BATCH_APPENDS_WHOLE: Final = 16
 """So many go together; of more that wait only half. Who is answered has work to do before its next append, and the server
 works on the other half meanwhile: with all in one batch, each of the two would wait for the other."""
 
