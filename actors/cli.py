@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import click
 
-from .cli_output import INTERRUPTED, OK, USAGE, Output, hung_up
+from .cli_output import FORMATS, INTERRUPTED, OK, USAGE, Format, Output, hung_up
 from .cli_text import safe_text
 
 COMMANDS: Final[dict[str, tuple[str, str]]] = {
@@ -106,21 +106,34 @@ def _invoke(given: list[str]) -> int:
     except click.exceptions.Exit as error:
         return int(error.exit_code)
     except click.ClickException as error:
-        return _usage(error)
+        return _usage(error, given)
     except BoundloopError as error:  # a command's own format is known to the command only
         return Output().error(error)
     return code if isinstance(code, int) else OK
 
 
-def _usage(error: click.ClickException) -> int:
+def _usage(error: click.ClickException, given: Sequence[str]) -> int:
     if error.format_message().startswith("Usage:"):  # nothing was asked for: the help, as it is
         sys.stderr.write(error.format_message() + "\n")
         return USAGE
     context = getattr(error, "ctx", None)
     if isinstance(context, click.Context):
         sys.stderr.write(context.get_usage() + "\n")
-    sys.stderr.write(f"boundloop: usage: {safe_text(error.format_message())}\n")
+    message = safe_text(error.format_message())
+    sys.stderr.write(f"boundloop: usage: {message}\n")
+    Output(_format_asked_for(given)).usage_error(message)
     return USAGE
+
+
+def _format_asked_for(given: Sequence[str]) -> Format:
+    """The command line couldn't be read, so by its words: the last that names a format."""
+    found: Format = "table"
+    for place, word in enumerate(given):
+        after = given[place + 1] if place + 1 < len(given) else ""
+        for name in FORMATS:
+            if word in (f"-o{name}", f"--output={name}") or (word in ("-o", "--output") and after == name):
+                found = name
+    return found
 
 
 def main() -> None:

@@ -203,6 +203,12 @@ class Output:
             self.line(machine_json({"error": {**fields, "actor": error.actor, "exit_code": code}}))
         return code
 
+    def usage_error(self, message: str) -> None:
+        """The object for programs about a command line that couldn't be read; ``message`` is safe to print."""
+        if self.for_programs:
+            fields = {"code": "usage", "message": message, "path": "", "actor": "caller", "exit_code": USAGE}
+            self.line(machine_json({"error": fields}))
+
 
 def as_cell(value: Any) -> str:
     """A value as unescaped text."""

@@ -18,7 +18,7 @@ from ..runtime.events import AnyEvent, ModelResponded, tag_of
 from ..runtime.strict_json import JsonRefused, parse_object
 from .application import load_application, misfit
 from .cli_output import FAILED, LIMIT, OK, WAITING, Output, Refused
-from .cli_session import approver, error_of_answer, new_command_id, output_option
+from .cli_session import approver, error_of_answer, new_command_id, output_option, store_option_of
 from .cli_text import cut, plain, quoted, safe_json, safe_lines, safe_text, shown_json, span, when
 from .client import Runtime
 from .result import Result
@@ -266,13 +266,13 @@ def print_result(out: Output, result: Result, reference: str, url: str) -> None:
             out.line("  " + line)
     for name in result.unfinished if not result.completed else ():
         out.line(f"Unfinished: {safe_text(name)}")
-    where = f"--store {quoted(url)}"
+    where = store_option_of(url)
     for approval in result.approvals:
         out.line(
             f"Approval {approval.approval_id} of {safe_text(approval.tool)}, until {when(approval.expires_at_ms)}:"
         )
         out.line(f"  {safe_json(shown_json(approval.preview.encode()))}")
-        out.line(f"  boundloop approve {approval.approval_id} {where}")
+        out.line(f"  boundloop approve {approval.approval_id}{where}")
     for question in result.questions:
         out.line(f"Question {question.question_id}, until {when(question.expires_at_ms)}:")
         for line in safe_lines(question.question):
@@ -280,8 +280,8 @@ def print_result(out: Output, result: Result, reference: str, url: str) -> None:
         for number, choice in enumerate(question.choices, start=1):
             out.line(f"  {number}. {safe_text(choice)}")
         answer = "--choice N" if question.choices else "TEXT"
-        out.line(f"  boundloop answer {question.question_id} {answer} {where}")
-    why = f"boundloop why {quoted(result.run_id)} {where}"
+        out.line(f"  boundloop answer {question.question_id} {answer}{where}")
+    why = f"boundloop why {quoted(result.run_id)}{where}"
     resume = _resume_command(reference, result.run_id, url)
     if result.approvals or result.questions:
         out.line(f"Then go on with: {resume}")
@@ -293,4 +293,4 @@ def print_result(out: Output, result: Result, reference: str, url: str) -> None:
 
 
 def _resume_command(reference: str, run_id: str, url: str) -> str:
-    return f"boundloop run {quoted(reference)} --resume {quoted(run_id)} --store {quoted(url)}"
+    return f"boundloop run {quoted(reference)} --resume {quoted(run_id)}{store_option_of(url)}"

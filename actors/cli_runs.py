@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import get_args
+from typing import Final, get_args
 
 import click
 
@@ -16,6 +16,8 @@ from .cli_time import MOMENT
 
 LOG_LINES_DEFAULT = 1_000
 
+_AS_RESULTS_SAY: Final = {"ended": "terminated", "stopped": "suspended"}
+
 
 @click.group()
 def runs() -> None:
@@ -24,7 +26,10 @@ def runs() -> None:
 
 @runs.command("list")
 @click.option(
-    "--status", type=click.Choice(get_args(ShownPhase)), metavar="STATUS", help="As the list shows it."
+    "--status",
+    type=click.Choice((*get_args(ShownPhase), *_AS_RESULTS_SAY)),
+    metavar="STATUS",
+    help="As the list shows it; a Result's ended and stopped mean terminated and suspended.",
 )
 @click.option("--outcome", type=click.Choice(get_args(Outcome)))
 @click.option("--tenant")
@@ -62,7 +67,7 @@ async def list_runs(
     from .cli_run_view import RUN_COLUMNS, row_view
 
     where = RunFilter(
-        status=status,
+        status=None if status is None else _AS_RESULTS_SAY.get(status, status),
         outcome=outcome,
         tenant=tenant,
         agent=agent,

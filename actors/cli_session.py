@@ -15,7 +15,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import click
 from click.core import ParameterSource
 
-from ..eventstore.location import connect_store, parse_url, shown_url
+from ..eventstore.location import connect_store, parse_url, shown_url, url_to_type
 from ..eventstore.port import EventStore
 from ..runtime.commands import CommandAnswer, OutsideCommand, decode_command, encode_command
 from ..runtime.errors import (
@@ -41,12 +41,8 @@ class Session:
         self.store = store
         self.url = shown_url(url)
         self.out = out
-        self._named_by_environment = os.environ.get("BOUNDLOOP_STORE") == url
-
-    @property
-    def store_option(self) -> str:
-        """What a command for the next prompt has to add to mean this store; empty if the environment says so."""
-        return "" if self._named_by_environment else f" --store {quoted(self.url)}"
+        self.store_option = store_option_of(url)
+        """What a command for the next prompt has to add to mean this store."""
 
     async def submit(self, run_id: str, command: OutsideCommand) -> CommandAnswer:
         """Hand the command to whoever decides for this run. Raises ``Refused`` for a no."""
@@ -56,6 +52,14 @@ class Session:
         if not answer.accepted:
             raise error_of_answer(answer, run_id)
         return answer
+
+
+def store_option_of(url: str) -> str:
+    """What a command for the next prompt has to add to mean the store of this URL, without its password; empty if the
+    environment says it."""
+    if os.environ.get("BOUNDLOOP_STORE") == url:
+        return ""
+    return f" --store {quoted(url_to_type(url))}"
 
 
 _UNREADABLE = ("log_damaged", "log_start", "log_gap", "log_illegal", "pins_missing", "pins_decode")

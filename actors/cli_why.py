@@ -67,7 +67,7 @@ _ON: Final = {
     "key": "a key",
     "child": "a child run",
     "timer": "a timer",
-    "executor": "an executor",
+    "executor": "a tool",
     "model": "the model",
     "host": "a host",
 }

@@ -18,6 +18,7 @@ from ..adapters.port import ModelAdapter
 from ..eventstore.history import load_run
 from ..eventstore.inbox import KINDS, Inbox, Kind, gather_inbox
 from ..eventstore.port import EventStore
+from ..eventstore.shown_url import shown_url
 from ..eventstore.token_data import token_data_of
 from ..runtime.commands import CommandAnswer, OutsideCommand
 from ..runtime.errors import DeclarationError, RunNotFound, StoreError
@@ -267,7 +268,9 @@ class Embedded:
                 except StoreError as error:
                     last = error
                 except Exception as error:  # noqa: BLE001  whatever Ray raises while the cluster is not itself
-                    last = StoreError("owner_gone", f"no next owner: {error}"[:300], path=self._url)
+                    last = StoreError(
+                        "owner_gone", f"no next owner: {error}"[:300], path=shown_url(self._url)
+                    )
                 else:
                     return
                 if self._is_final(last, time() - began):
@@ -289,7 +292,7 @@ class Embedded:
                 if error.code not in GONE or not self._may_move(serving) or self.closed:
                     raise
                 await self._move_on(serving)
-        raise StoreError("owner_gone", "owners keep going away", path=self._url)
+        raise StoreError("owner_gone", "owners keep going away", path=shown_url(self._url))
 
     async def _answered(self, call: Awaitable[T], within_s: float) -> T:
         time = asyncio.timeout(within_s)
@@ -299,7 +302,9 @@ class Embedded:
         except TimeoutError as error:
             if not time.expired():
                 raise
-            raise StoreError("owner_silent", "the store's owner does not answer", path=self._url) from error
+            raise StoreError(
+                "owner_silent", "the store's owner does not answer", path=shown_url(self._url)
+            ) from error
 
     def _may_move(self, serving: Serving) -> bool:
         return serving.attached or self._cluster is not None
@@ -322,7 +327,9 @@ class Embedded:
         """This process's host, from any thread. Raises ``StoreError`` (``closed``, ``attached``)."""
         serving = self.serving
         if not isinstance(serving, Owning):
-            raise StoreError("attached", "another process owns the store and hosts its runs", path=self._url)
+            raise StoreError(
+                "attached", "another process owns the store and hosts its runs", path=shown_url(self._url)
+            )
         return serving.host
 
     # --- commands --------------------------------------------------------------------------------------------------

@@ -709,7 +709,11 @@ class Host:
         """The row is gone, or may be: nothing more is dispatched here, and everybody who waits is told."""
         if self.failed is not None:
             return
-        self.failed = StoreError("host_lost", f"this process stopped: {why}"[:500], path=self.host_id)
+        self.failed = StoreError(
+            "host_lost",
+            f"this host has stopped, a new Runtime goes on with its runs: {why}"[:500],
+            path=self.host_id,
+        )
         self.failed.__cause__ = cause
         for task in self._background:
             if task is not asyncio.current_task():

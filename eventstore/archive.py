@@ -20,7 +20,7 @@ from typing import IO, Final, Self
 
 import msgspec
 
-from ..runtime.errors import DamagedFile, DiskFull, NewerSchema, StoreError
+from ..runtime.errors import CallerError, DamagedFile, DiskFull, NewerSchema, StoreError
 from ..runtime.ledger import LedgerRow
 from .port import APPEND_SCHEMA_VERSION, BLOB_BYTES_MAX, RunRow, StoredAppend, Switch
 from .whole_file import begin_file, name_over
@@ -238,11 +238,13 @@ class ArchiveWriter:
 
 def read_archive(path: str) -> Iterator[Record]:
     """The records but for the end, each checked as it comes; after the last one, that the end says what was read. Raises
-    ``DamagedFile`` for a file that is cut or changed, or holds records out of order, ``NewerSchema`` for a newer format or
-    newer rows, ``StoreError``. Bounded: one record is held at a time."""
+    ``CallerError`` for a file that isn't there or is no export, ``DamagedFile`` for one that is cut or changed, or holds
+    records out of order, ``NewerSchema`` for a newer format or newer rows, ``StoreError``. Bounded: one record is held at a time."""
     try:
         with open(path, "rb") as file:
             yield from _records(file, path)
+    except (FileNotFoundError, IsADirectoryError, PermissionError) as error:
+        raise CallerError("file_unreadable", error.strerror or "it can't be read", path=path) from error
     except OSError as error:
         raise StoreError("unreadable", str(error), path=path) from error
 
@@ -290,10 +292,10 @@ def _records(file: IO[bytes], path: str) -> Iterator[Record]:
 def _begin(file: IO[bytes], path: str) -> int:
     line = file.readline(_LINE_BYTES_MAX)
     if not line.startswith(MAGIC) or not line.endswith(b"\n"):
-        raise DamagedFile(path, "the file is no export of a store")
+        raise CallerError("no_export", "the file is no export of a store", path=path)
     version = line[len(MAGIC) : -1]
     if not version.isdigit():
-        raise DamagedFile(path, "the file is no export of a store")
+        raise CallerError("no_export", "the file is no export of a store", path=path)
     if int(version) > FORMAT:
         raise NewerSchema(int(version), FORMAT, path=path)
     return len(line)

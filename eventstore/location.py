@@ -15,7 +15,8 @@ import msgspec
 
 from ..runtime.errors import StoreError, StoreUrlError
 from .port import EventStore, ReadyListener, SubmitHandler
-from .postgres_url import SCHEMES, parse_postgres_url, without_password
+from .postgres_url import SCHEMES, parse_postgres_url
+from .shown_url import shown_url, url_to_type
 
 
 class Location(msgspec.Struct, frozen=True):
@@ -30,27 +31,30 @@ def parse_url(url: str) -> Location:
     if url.partition("://")[0] in SCHEMES:
         parse_postgres_url(url)
         return Location("postgres")
+    shown = shown_url(url)
     try:
         parts = urlsplit(url)
-    except ValueError as error:
-        raise StoreUrlError(url, str(error)) from error
+    except ValueError:
+        raise StoreUrlError(shown, "it can't be read as a URL") from None
     if not url[len(parts.scheme) :].startswith("://"):
-        raise StoreUrlError(url, "write memory://, sqlite:///file or postgresql://host/database")
+        raise StoreUrlError(shown, "write memory://, sqlite:///file or postgresql://host/database")
     if parts.query or parts.fragment:
         raise StoreUrlError(
-            url, "a store URL takes neither a query nor a fragment (write %3F for ? and %23 for #)"
+            shown, "a store URL takes neither a query nor a fragment (write %3F for ? and %23 for #)"
         )
     if parts.scheme == "memory":
         if parts.netloc or parts.path not in ("", "/"):
-            raise StoreUrlError(url, "memory:// takes nothing after it")
+            raise StoreUrlError(shown, "memory:// takes nothing after it")
         return Location("memory")
     if parts.scheme != "sqlite":
-        raise StoreUrlError(url, "known stores are memory://, sqlite:///file and postgresql://host/database")
+        raise StoreUrlError(
+            shown, "known stores are memory://, sqlite:///file and postgresql://host/database"
+        )
     if parts.netloc:
-        raise StoreUrlError(url, "a file needs three slashes: sqlite:///relative or sqlite:////absolute")
+        raise StoreUrlError(shown, "a file needs three slashes: sqlite:///relative or sqlite:////absolute")
     path = unquote(parts.path[1:])
     if not path or path.endswith("/") or "\0" in path:
-        raise StoreUrlError(url, "there is no file name")
+        raise StoreUrlError(shown, "there is no file name")
     return Location("sqlite", path)
 
 
@@ -112,11 +116,6 @@ async def connect_store(
     return await PeerStore.connect(path, on_submit=on_submit, take_over=take_over)
 
 
-def shown_url(url: str) -> str:
-    """A store's URL as people and logs may see it: without a password."""
-    return without_password(url)
-
-
 def _insist_on_file(path: str, url: str) -> None:
     import os
 
@@ -124,4 +123,4 @@ def _insist_on_file(path: str, url: str) -> None:
         raise StoreUrlError(url, "there is no such file")
 
 
-__all__ = ["Location", "StoreError", "connect_store", "open_store", "parse_url", "shown_url"]
+__all__ = ["Location", "StoreError", "connect_store", "open_store", "parse_url", "shown_url", "url_to_type"]

@@ -44,7 +44,10 @@ async def migrate(connection: Connection, place: PostgresPlace, *, must_exist: b
     known = known_migrations()
     found = await _found(connection, place)
     if found is None and must_exist:
-        raise StoreUrlError(place.shown, f"there is no store in schema {place.schema}")
+        raise StoreUrlError(
+            place.shown,
+            f"there is no store in schema {place.schema}; boundloop store migrate --create makes one",
+        )
     if found is not None and _missing(found, known, place) == []:
         return
     try:

@@ -13,11 +13,11 @@ from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
 import msgspec
 
 from ..runtime.errors import StoreUrlError
+from .shown_url import SAFE_OPTIONS, shown_url
 
 SCHEMES = ("postgresql", "postgres")
 DEFAULT_SCHEMA = "boundloop"
 
-_OPTIONS = frozenset(("host", "port", "sslmode", "sslrootcert", "sslcert", "sslkey", "sslcrl", "schema"))
 _SCHEMA = re.compile(r"[a-z_][a-z0-9_]{0,62}")
 
 
@@ -36,7 +36,7 @@ class PostgresPlace(msgspec.Struct, frozen=True):
 
 def parse_postgres_url(url: str) -> PostgresPlace:
     """Raises ``StoreUrlError``, whose text holds no password."""
-    shown = without_password(url)
+    shown = shown_url(url)
     try:
         parts = urlsplit(url)
     except ValueError:
@@ -44,6 +44,7 @@ def parse_postgres_url(url: str) -> PostgresPlace:
         raise StoreUrlError(
             shown, "it can't be read as a URL; write % and two hex digits for what isn't ASCII"
         ) from None
+    _refuse_unreadable(url, parts.netloc, shown)
     try:
         options = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
     except ValueError as error:
@@ -51,9 +52,9 @@ def parse_postgres_url(url: str) -> PostgresPlace:
     given = dict(options)
     if len(given) < len(options):
         raise StoreUrlError(shown, "an option is given twice")
-    strange = sorted(given.keys() - _OPTIONS)
+    strange = sorted(given.keys() - SAFE_OPTIONS)
     if strange:
-        raise StoreUrlError(shown, f"no such option: {strange[0]} (known: {', '.join(sorted(_OPTIONS))})")
+        raise StoreUrlError(shown, f"no such option: {strange[0]} (known: {', '.join(sorted(SAFE_OPTIONS))})")
     if parts.fragment:
         raise StoreUrlError(shown, "a store URL takes no fragment (write %23 for #)")
     if not parts.path.strip("/"):
@@ -66,15 +67,15 @@ def parse_postgres_url(url: str) -> PostgresPlace:
     return PostgresPlace(dsn, schema, shown)
 
 
-def without_password(url: str) -> str:
-    """The URL as it may be shown: whatever stands for a password is ``***``."""
-    scheme, separator, rest = url.partition("://")
-    if not separator or scheme not in SCHEMES:
-        return url
-    cut = min((at for at in (rest.find(mark) for mark in "/?#") if at >= 0), default=len(rest))
-    # A password may hold an unescaped mark: whatever comes before the last @ belongs to the user.
-    at = rest.rfind("@") if rest.rfind("@") > cut and ":" in rest[:cut] else rest[:cut].rfind("@")
-    if at < 0:
-        return url
-    user, colon, _ = rest[:at].partition(":")
-    return f"{scheme}://{user}{colon}{'***' if colon else ''}{rest[at:]}"
+def _refuse_unreadable(url: str, netloc: str, shown: str) -> None:
+    """What the driver would misread, and quote in its own words: a sign in a password that ends the password here."""
+    user, at, hosts = netloc.rpartition("@")
+    if "@" in user or (not at and ":" in hosts and "@" in url):
+        raise StoreUrlError(
+            shown,
+            "a sign isn't escaped: in a user's name or password write %40 for @, %2F for /, %3F for ?, %23 for #",
+        )
+    for host in hosts.split(","):
+        _, colon, port = host.rpartition("]")[2].rpartition(":")
+        if colon and not (port.isascii() and port.isdigit() and 0 < int(port) < 65_536):
+            raise StoreUrlError(shown, "a port is a number from 1 to 65535")

@@ -40,7 +40,7 @@ async def migrate_at(url: str, *, create: bool = False) -> tuple[Schema, Schema]
     Raises as ``schema_at`` besides."""
     before = await schema_at(url)
     if not before.found and not create:
-        raise StoreError("no_such_store", "there is no store", path=shown_url(url))
+        raise StoreError("no_such_store", "there is no store; --create makes one", path=shown_url(url))
     from .location import open_store
 
     store = await open_store(url)

@@ -52,7 +52,9 @@ def resume(state: State, command: Resume, now_ms: int) -> Decision:
     if state.phase == "terminated":
         return refuse("run_ended", "the run has ended")
     if state.phase != "suspended":
-        return refuse("not_stopped", "the run has not stopped")
+        return refuse(
+            "not_stopped", "the run has not stopped, so nothing holds it: whoever hosts it goes on with it"
+        )
     if state.cancel_reason or state.close_requested:
         return refuse("run_ending", "the run is being cancelled or closed")
     if state.reason == "outcome_unknown":

@@ -125,7 +125,7 @@ def test_an_interrupted_run_stays_and_says_how_to_go_on(cli: CommandLine) -> Non
         out, err = process.communicate(timeout=60)
     assert (process.returncode, err) == (130, "")
     [row] = cli("runs", "list", "-o", "json").value
-    assert f"--resume {row['run']} --store {cli.url}" in out
+    assert f"--resume {row['run']}\n" in out  # the environment says the store
     assert (row["host"], row["ready"]) == ("", True)
     assert cli("run", f"{APP}:reads", "--resume", row["run"]).code == 0
 

@@ -204,6 +204,23 @@ def test_wrong_usage_exits_2_in_one_line(cli: CommandLine, arguments: tuple[str,
     assert "to act" not in done.err
 
 
+@pytest.mark.parametrize("asked", [("-o", "json"), ("-ojson",), ("--output", "jsonl"), ("--output=json",)])
+def test_wrong_usage_is_an_object_for_programs_too(cli: CommandLine, asked: tuple[str, ...]) -> None:
+    done = cli("runs", "list", *asked, "--status", "nonsense")
+    assert done.code == 2
+    error = done.value["error"]
+    assert (error["code"], error["actor"], error["exit_code"]) == ("usage", "caller", 2)
+    assert "'nonsense' is not one of" in error["message"]
+    assert cli("runs", "list", "--status", "nonsense").out == ""
+
+
+def test_a_list_knows_the_words_of_a_result(cli: CommandLine) -> None:
+    cli.build(one_finished)
+    ended = cli("runs", "list", "--status", "ended", "-o", "json").value
+    assert [row["status"] for row in ended] == ["terminated"]
+    assert cli("runs", "list", "--status", "stopped", "-o", "json").value == []
+
+
 def test_without_a_store_nothing_is_guessed(cli: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("BOUNDLOOP_STORE")
     assert cli("runs", "list").code == 2

@@ -72,7 +72,7 @@ def test_after_a_death_nobody_is_waited_for(cli: CommandLine) -> None:
     done = cli("why", "r1")
     assert done.code == 0
     assert "Waits for a host: the next host to go on with" in done.out
-    assert "Waits for an executor" not in done.out
+    assert "Waits for a tool" not in done.out
     assert "Nothing runs it now. It is ready" in done.out
     assert f"boundloop run {reference} --resume r1" in done.out
     shown = cli("show", "r1", "-o", "json").value

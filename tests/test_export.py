@@ -26,7 +26,7 @@ from boundloop.eventstore.memory import MemoryStore
 from boundloop.eventstore.port import EventStore, HostRow, RunFilter, Switch
 from boundloop.eventstore.upkeep import Upkeep
 from boundloop.eventstore.verify import verify_store
-from boundloop.runtime.errors import ConflictError, DamagedFile, NewerSchema, StoreError
+from boundloop.runtime.errors import CallerError, ConflictError, DamagedFile, NewerSchema, StoreError
 from boundloop.runtime.ledger import RunIndex
 
 pytestmark = pytest.mark.asyncio
@@ -141,7 +141,7 @@ async def test_a_cut_or_changed_file_is_refused_and_leaves_nothing(tmp_path: Pat
 
 
 async def _is_refused(path: str, store: EventStore, text: str) -> None:
-    with pytest.raises((DamagedFile, NewerSchema)) as caught:
+    with pytest.raises((DamagedFile, NewerSchema, CallerError)) as caught:
         await import_store(store, path)
     assert caught.value.path == path
     assert text in caught.value.message
@@ -179,8 +179,15 @@ async def test_a_newer_format_is_refused(tmp_path: Path) -> None:
     path.write_bytes(archive.MAGIC + b"2\nwhatever")
     with pytest.raises(NewerSchema):
         await import_store(MemoryStore(), str(path))
-    with pytest.raises(StoreError):
+    with pytest.raises(CallerError, match="file_unreadable"):
         await import_store(MemoryStore(), str(tmp_path / "nowhere"))
+
+
+async def test_a_file_that_is_no_export_is_the_callers_mistake(tmp_path: Path) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_text("nothing of ours")
+    with pytest.raises(CallerError, match="no_export"):
+        await import_store(MemoryStore(), str(path))
 
 
 async def test_what_is_in_use_or_holds_something_else_is_refused(tmp_path: Path, postgres: Server) -> None:

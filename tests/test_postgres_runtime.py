@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import pytest
 from tests.command_line import CommandLine
 from tests.postgres_server import Server
 
+from boundloop.actors.cli_text import quoted
 from boundloop.actors.client import CommandRefused, Runtime
 from boundloop.actors.streaming import Committed, FollowItem, HostedElsewhere
 from boundloop.adapters.script import call, held, say
@@ -22,6 +24,7 @@ from boundloop.runtime.limits import WAIVED, Limits
 from boundloop.runtime.tool_spec import tool
 
 ROOT = Path(__file__).parents[1]
+APP = str(Path(__file__).parent / "application_under_test.py")
 STUCK_S = 60.0
 FREE = Limits(cost=WAIVED)
 
@@ -203,9 +206,32 @@ def test_the_command_line_reads_and_checks_the_store_and_shows_no_password(
     assert info["url"] == url.replace("s3cret", "***")
 
 
+def test_what_run_names_for_the_next_prompt_has_no_password(cli: CommandLine, postgres: Server) -> None:
+    url = postgres.url().replace("postgres@", "postgres:s3cret@")
+    assert "s3cret" in url
+    done = cli("run", f"{APP}:pays", "--store", url)
+    assert done.code == 7
+    assert "boundloop approve " in done.out
+    assert "--resume" in done.out
+    assert "s3cret" not in done.out + done.err
+    where = f"--store {quoted(url.replace(':s3cret', ''))}"
+    assert done.out.count(where) == 3
+    approve = next(line for line in done.out.splitlines() if "boundloop approve" in line)
+    assert cli(*shlex.split(approve)[1:]).code == 0
+
+
+@pytest.mark.parametrize("scheme", ["postgresql+asyncpg", "postgresq", "mysql"])
+@pytest.mark.parametrize("command", [("runs", "list"), ("doctor",), ("store", "path")])
+def test_a_mistyped_scheme_shows_no_password(cli: CommandLine, scheme: str, command: tuple[str, ...]) -> None:
+    for form in ("table", "json"):
+        done = cli(*command, "--store", f"{scheme}://app:s3cret@h/runs", "-o", form)
+        assert done.code != 0
+        assert "s3cret" not in done.out + done.err
+
+
 def test_a_store_that_is_not_there_is_named_and_not_made(cli: CommandLine, postgres: Server) -> None:
     url = postgres.url("nothing_here")
     for _ in range(2):
         done = cli("runs", "list", "--store", url)
         assert done.code == 5
-        assert "there is no store in schema nothing_here" in done.err
+        assert "there is no store in schema nothing_here; boundloop store migrate --create" in done.err

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from boundloop.eventstore.location import parse_url, shown_url
+from boundloop.eventstore.location import parse_url, shown_url, url_to_type
 from boundloop.eventstore.postgres_url import parse_postgres_url
 from boundloop.runtime.errors import StoreUrlError
 
@@ -35,6 +35,17 @@ def test_an_address_is_handed_to_the_driver_without_what_is_ours() -> None:
         "postgresql://h/runs?schema",
         "postgresql://h/runs#x",
         "postgresql://app:s3cret@h/runs?nope=1",
+        "postgresql://app@h/runs?password=s3cret",
+        "postgresql+asyncpg://app:s3cret@h/runs",
+        "postgresq://app:s3cret@h/runs",
+        "postgresql:app:s3cret@h/runs",
+        "postgresql://app:s3cret@h:port/runs",
+        "postgresql://app:s3cret@h:0/runs",
+        "postgresql://app:/s3cret@h/runs",
+        "postgresql://app:1/s3cret@h/runs",
+        "postgresql://app:1?s3cret=1@h/runs",
+        "postgresql://app:1#s3cret@h/runs",
+        "postgresql://app:@s3cret@h/runs",
     ],
 )
 def test_an_address_that_says_more_or_less_is_refused(url: str) -> None:
@@ -52,10 +63,28 @@ def test_an_address_that_says_more_or_less_is_refused(url: str) -> None:
         ("postgresql:///runs?host=/run/pg", "postgresql:///runs?host=/run/pg"),
         ("postgresql://h/runs?schema=a@b", "postgresql://h/runs?schema=a@b"),
         ("sqlite:///a:b@c.db", "sqlite:///a:b@c.db"),
+        ("runs.db", "runs.db"),
+        ("postgresql+asyncpg://app:s3cret@h/runs", "postgresql+asyncpg://app:***@h/runs"),
+        ("mysql:app:s3cret@h/runs", "mysql:app:***@h/runs"),
+        ("postgresql://app@h/runs?password=s3cret&schema=x", "postgresql://app@h/runs?password=***&schema=x"),
+        ("pg://h/runs?passfile=s3cret#f", "pg://h/runs?passfile=***#f"),
     ],
 )
 def test_a_password_is_never_shown(url: str, shown: str) -> None:
     assert shown_url(url) == shown
+
+
+@pytest.mark.parametrize(
+    ("url", "typed"),
+    [
+        ("postgresql://app:s3cret@h:5432/runs?schema=x", "postgresql://app@h:5432/runs?schema=x"),
+        ("postgresql://app@h/runs?password=s3cret", "postgresql://app@h/runs"),
+        ("sqlite:///a:b@c.db", "sqlite:///a:b@c.db"),
+        ("memory://", "memory://"),
+    ],
+)
+def test_a_command_to_paste_says_where_and_not_the_password(url: str, typed: str) -> None:
+    assert url_to_type(url) == typed
 
 
 @pytest.mark.parametrize(
