@@ -203,11 +203,12 @@ class Runtime:
         return RunHandle(self, self._call(self._embedded.start(input, options)))
 
     def run_sync(self, input: str, **options: Unpack[StartOptions]) -> Result:
-        """``start``, then ``result``: blocks until the run ends, stops or waits for someone."""
+        """``start``, then ``result``: blocks until the run rests, as ``result`` says."""
         return self._call(self._embedded.run(input, options))
 
     def result(self, run_id: AnyRun, timeout_s: float | None = None) -> Result:
-        """Block until the run rests: it ended, stopped, or waits for a person, another run or a far timer.
+        """Block until the run rests: it ended, stopped, or waits for a person, another run (a child, or one that holds the same
+        key) or a far timer; ``wait`` waits through these.
 
         Raises ``StillRunning`` (a ``TimeoutError`` that says where the run is; it goes on), ``RunNotFound``,
         ``ConflictError`` (``other_application``: the run can't go on here, and what it needs), ``StoreError`` if this
