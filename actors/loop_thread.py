@@ -56,7 +56,7 @@ class LoopThread:
 
     async def call_from(self, work: Coroutine[Any, Any, T]) -> T:
         """The same from a coroutine of any loop."""
-        awaited = _Awaited(work, self.loop)
+        awaited = _Awaited(work, self.loop, self._awaited)
         try:
             self.loop.call_soon_threadsafe(awaited.start)
         except RuntimeError:
@@ -69,9 +69,11 @@ class LoopThread:
             return await awaited.answer
         except asyncio.CancelledError:
             task = asyncio.current_task()
+            awaited.cancel()
+            if not self._thread.is_alive():
+                awaited.never_begun()
             if self._stopped and (task is None or not task.cancelling()):
                 raise closed() from None
-            awaited.cancel()
             raise
         finally:
             self._awaited.discard(awaited)
@@ -115,12 +117,15 @@ class _Awaited(Generic[T]):
     """Work on one loop whose answer is awaited on another. Two loops need no lock between them, so this costs half of what
     a future of threads does, on each call into a Runtime."""
 
-    __slots__ = ("_loop", "_task", "_work", "answer")
+    __slots__ = ("_calls", "_loop", "_task", "_work", "answer")
 
-    def __init__(self, work: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, work: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop, calls: set[_Awaited[Any]]
+    ) -> None:
         self.answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._work: Coroutine[Any, Any, T] = work
         self._loop = loop
+        self._calls = calls
         self._task: asyncio.Task[T] | None = None
 
     def start(self) -> None:
@@ -134,8 +139,10 @@ class _Awaited(Generic[T]):
     def _over(self, task: asyncio.Task[T]) -> None:
         if not task.cancelled():
             task.exception()  # seen, also if nobody waits any more
-        with contextlib.suppress(RuntimeError):  # the loop that waited is closed
+        try:
             self.answer.get_loop().call_soon_threadsafe(self._tell, task)
+        except RuntimeError:
+            self._calls.discard(self)  # the loop that waited is closed, and will not do it
 
     def _tell(self, task: asyncio.Task[T]) -> None:
         answer = self.answer
@@ -161,6 +168,11 @@ class _Awaited(Generic[T]):
         """From any thread: there will be no answer."""
         with contextlib.suppress(RuntimeError):  # the loop that waited is closed
             self.answer.get_loop().call_soon_threadsafe(self.answer.cancel)
+
+    def never_begun(self) -> None:
+        """The loop that works has turned for the last time: what it didn't begin it never will."""
+        if self._task is None:
+            self._work.close()
 
 
 def closed() -> StoreError:

@@ -86,6 +86,7 @@ async def read_records(store: EventStore, run_id: str, *, to_seq: int | None = N
     """The events in order, from seq 1; rows after the one that holds ``to_seq`` aren't read. Raises ``RunPruned`` too if the
     log was pruned while it was read, unless all of it was read before."""
     records: list[Recorded] = []
+    asked = False
     while to_seq is None or len(records) < to_seq:
         rows = await store.read(run_id, after_seq=len(records), rows_max=PAGE_ROWS)
         if not rows:
@@ -102,8 +103,11 @@ async def read_records(store: EventStore, run_id: str, *, to_seq: int | None = N
             if record.seq != number:
                 raise HistoryRefused("log_gap", f"seq {number} is missing", path=run_id)
         records += found
-        if len(rows) < PAGE_ROWS and await _ends_at(store, run_id, len(records)):
-            break  # an empty page would say the same, and that the run is there would have to be asked all the same
+        if to_seq is None and len(rows) < PAGE_ROWS and not asked:
+            # An empty page would say the same of the end, and the run's row would be asked for all the same.
+            asked = True
+            if await _ends_at(store, run_id, len(records)):
+                break
     return records
 
 

@@ -1,6 +1,6 @@
-"""The connection that writes: one statement at a time, and as many appends in it as wait.
+"""The connection that writes: one statement at a time, and as many appends in it as ``postgres_pace`` says.
 
-A caller hands in a job and awaits a future. Appends that wait together are one statement, which is one transaction; each
+A caller hands in a job and awaits a future. Appends that go together are one statement, which is one transaction; each
 is answered for itself. A caller that is cancelled stops waiting; its job runs to its end all the same.
 
 When the connection ends under a statement, nobody knows whether it took effect. Then the next connection ends the old
@@ -11,6 +11,7 @@ callers are told ``commit_unknown``: they read, or make the same append again, a
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeVar
@@ -24,16 +25,13 @@ from .postgres_append import APPEND, answer_of, append_item, encode_items, lock_
 from .postgres_clock import ServerClock
 from .postgres_heads import LOST_HEADS, Heads
 from .postgres_link import ANSWER_S, Backend, Connection, Cut, Link, Refused, answered, connect
+from .postgres_pace import Pace
 from .postgres_url import PostgresPlace
 from .text_columns import from_column, to_column
 
 T = TypeVar("T")
 
 BATCH_APPENDS_MAX: Final = 256
-BATCH_APPENDS_WHOLE: Final = 16
-"""So many go together; of more that wait only half. Who is answered has work to do before its next append, and the server
-works on the other half meanwhile: with all in one batch, each of the two would wait for the other."""
-
 BATCH_BYTES_MAX: Final = 4 * 1024 * 1024
 """Bodies and blobs in one statement; one append may be larger alone."""
 
@@ -115,11 +113,14 @@ class PostgresWriter:
         self._unsettled: list[Backend] = []
         self._connecting = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
+        self._pace = Pace()
+        self._worked_s = 0.0
 
     # --- callers ---------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Begin to work on jobs."""
+        self._worked_s = time.thread_time()
         self._task = asyncio.get_running_loop().create_task(self._work())
 
     def append(self, request: Append, *, uploaded: bool = False) -> asyncio.Future[Any]:
@@ -189,8 +190,7 @@ class PostgresWriter:
         if jobs[0].append is None:
             return jobs
         size_bytes = jobs[0].size_bytes
-        half = (len(self._jobs) + 2) // 2
-        together_max = min(max(half, BATCH_APPENDS_WHOLE), BATCH_APPENDS_MAX)
+        together_max = min(self._pace.of(len(self._jobs) + 1), BATCH_APPENDS_MAX)
         while self._jobs and len(jobs) < together_max:
             following = self._jobs[0]
             size_bytes += following.size_bytes
@@ -224,9 +224,13 @@ class PostgresWriter:
         items = encode_items(
             [append_item(request, uploaded=job.uploaded) for job, request in zip(jobs, requests, strict=True)]
         ).decode()
+        begun_s = time.monotonic()
         rows = await self._tried(
             lambda connection: connection.fetch(APPEND, self._clock.given_ms(), lock_order(requests), items)
         )
+        worked_s = time.thread_time()
+        self._pace.measured(time.monotonic() - begun_s, worked_s - self._worked_s)
+        self._worked_s = worked_s
         about_all = rows[-1]
         now_ms: int = about_all["seq"]
         self._clock.observe(now_ms)

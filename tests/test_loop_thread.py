@@ -1,5 +1,7 @@
 """Calls into the Runtime's loop from coroutines of other loops: each is answered, cancelled or told, and none is left."""
 
+# pyright: reportPrivateUsage=false
+
 from __future__ import annotations
 
 import asyncio
@@ -120,6 +122,7 @@ def test_work_whose_waiter_has_no_loop_any_more_ends_all_the_same(thread: LoopTh
     assert work.ended == "done"
     assert thread.call(asyncio.sleep(0, "goes on"), STUCK_S) == "goes on"
     assert not waiting.done()
+    assert not thread._awaited
     waiting._log_destroy_pending = False  # type: ignore[attr-defined]  # it is what this test is about
 
 
@@ -134,9 +137,55 @@ def test_a_coroutine_whose_work_is_on_the_loop_when_it_stops_is_told(thread: Loo
     assert work.ended == "cancelled"
 
 
-def test_a_coroutine_that_comes_after_the_last_turn_is_refused(thread: LoopThread) -> None:
+def test_a_coroutine_that_comes_when_the_loop_is_closed_is_refused(thread: LoopThread) -> None:
     thread.stop()
     work = Work()
     with pytest.raises(StoreError, match="closed"):
         awaited(thread, work.run())
     assert not work.begun.is_set()
+
+
+def test_a_coroutine_that_comes_between_the_last_turn_and_the_end_is_told_and_never_begins(
+    thread: LoopThread,
+) -> None:
+    """As ``stop`` has it for a moment: the loop has stopped, and isn't closed yet."""
+    thread.loop.call_soon_threadsafe(thread.loop.stop)
+    thread._thread.join(STUCK_S)
+    thread._stopped = True
+    work = Work()
+    with pytest.raises(StoreError, match="closed"):
+        awaited(thread, work.run())
+    assert not work.begun.is_set()
+    assert not thread._awaited
+    thread.loop.close()
+
+
+def test_work_that_begins_while_the_loop_winds_up_is_cancelled(thread: LoopThread) -> None:
+    """The waiter's own loop is busy for a moment, so the work begins before the waiter is told."""
+    winding_up, go_on = threading.Event(), threading.Event()
+    work = Work()
+
+    async def tidies() -> None:
+        try:
+            await asyncio.get_running_loop().create_future()
+        except asyncio.CancelledError:
+            winding_up.set()
+            go_on.wait(STUCK_S)  # one long turn of the loop
+            raise
+
+    async def main() -> None:
+        thread.loop.call_soon_threadsafe(lambda: tasks.append(thread.loop.create_task(tidies())))
+        await asyncio.to_thread(thread.call, asyncio.sleep(0))
+        stopping = asyncio.create_task(asyncio.to_thread(thread.stop))
+        await asyncio.to_thread(winding_up.wait, STUCK_S)
+        waiting = asyncio.create_task(thread.call_from(work.run()))
+        await asyncio.sleep(0)
+        go_on.set()
+        work.begun.wait(STUCK_S)
+        with pytest.raises(StoreError, match="closed"):
+            await waiting
+        await stopping
+
+    tasks: list[asyncio.Task[None]] = []
+    asyncio.run(main())
+    assert work.ended == "cancelled"
