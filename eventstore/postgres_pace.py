@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from typing import Final
 
-WHOLE_MAX: Final = 16
-"""So many always go together. Runs whose tools are on Ray come back in the batches that they went in, and a call of Ray
+TOGETHER: Final = 16
+"""So many go in any case. Runs whose tools are on Ray come back in the batches that they went in, and a call of Ray
 costs the same for a few as for many."""
 
 KEPT: Final = 0.75
@@ -34,6 +34,6 @@ class Pace:
 
     def of(self, waiting: int) -> int:
         """How many of so many go now."""
-        if waiting <= WHOLE_MAX or 2 * self._work_s <= self._statement_s:
+        if waiting <= TOGETHER or 2 * self._work_s <= self._statement_s:
             return waiting
-        return (waiting + 1) // 2
+        return max((waiting + 1) // 2, TOGETHER)

@@ -9,11 +9,11 @@ import pytest
 from tests.postgres_server import Server
 
 from boundloop.eventstore.postgres import PostgresStore
-from boundloop.eventstore.postgres_pace import WHOLE_MAX, Pace
+from boundloop.eventstore.postgres_pace import TOGETHER, Pace
 
 from .log_writer import LogWriter
 
-MANY = 4 * WHOLE_MAX
+MANY = 4 * TOGETHER
 
 
 def after(*measured: tuple[float, float]) -> Pace:
@@ -30,10 +30,10 @@ def test_all_go_until_something_is_known() -> None:
 
 def test_a_host_that_has_much_to_do_between_its_appends_sends_half_of_many() -> None:
     pace = after(*[(0.004, 0.004)] * 8)
-    assert [pace.of(waiting) for waiting in (1, WHOLE_MAX, WHOLE_MAX + 1, MANY, MANY + 1)] == [
+    assert [pace.of(waiting) for waiting in (1, TOGETHER, TOGETHER + 1, MANY, MANY + 1)] == [
         1,
-        WHOLE_MAX,
-        WHOLE_MAX // 2 + 1,
+        TOGETHER,
+        TOGETHER,
         MANY // 2,
         MANY // 2 + 1,
     ]
@@ -98,7 +98,7 @@ async def test_the_runs_of_a_busy_host_go_in_halves(postgres: Server) -> None:
 @pytest.mark.asyncio
 async def test_few_appends_that_wait_go_all_together(postgres: Server) -> None:
     store = await PostgresStore.open(postgres.url())
-    busy = Busy(store, WHOLE_MAX, work_s=0.001)
+    busy = Busy(store, TOGETHER, work_s=0.001)
     await busy.go(appends=4)
-    assert set(busy.at_once) == {WHOLE_MAX}
+    assert set(busy.at_once) == {TOGETHER}
     await store.close()
