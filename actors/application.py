@@ -53,7 +53,7 @@ class Application:
     limits: Limits
     tools: Tools = ()
     input: str = ""
-    store: str = ""
+    store: str = field(default="", repr=False)  # it may hold a password
     goal: Goal | str | None = None
     stages: Iterable[Stage] | None = None
     offered: Iterable[str] | None = None

@@ -56,7 +56,7 @@ class LoopThread:
 
     async def call_from(self, work: Coroutine[Any, Any, T]) -> T:
         """The same from a coroutine of any loop."""
-        awaited = _Awaited(work, self.loop, self._awaited)
+        awaited = _Awaited(work, self)
         try:
             self.loop.call_soon_threadsafe(awaited.start)
         except RuntimeError:
@@ -76,7 +76,7 @@ class LoopThread:
                 raise closed() from None
             raise
         finally:
-            self._awaited.discard(awaited)
+            self.forget(awaited)
 
     def _begin(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
         try:
@@ -88,6 +88,15 @@ class LoopThread:
         if self._stopped:
             future.cancel()  # it came when the loop had turned for the last time
         return future
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the loop winds up, or has."""
+        return self._stopped
+
+    def forget(self, awaited: _Awaited[Any]) -> None:
+        """Nobody waits for it any more."""
+        self._awaited.discard(awaited)
 
     def stop(self) -> None:
         """End the loop and the thread. Whatever is still under way is cancelled."""
@@ -117,23 +126,22 @@ class _Awaited(Generic[T]):
     """Work on one loop whose answer is awaited on another. Two loops need no lock between them, so this costs half of what
     a future of threads does, on each call into a Runtime."""
 
-    __slots__ = ("_calls", "_loop", "_task", "_work", "answer")
+    __slots__ = ("_task", "_thread", "_work", "answer")
 
-    def __init__(
-        self, work: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop, calls: set[_Awaited[Any]]
-    ) -> None:
+    def __init__(self, work: Coroutine[Any, Any, T], thread: LoopThread) -> None:
         self.answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._work: Coroutine[Any, Any, T] = work
-        self._loop = loop
-        self._calls = calls
+        self._thread = thread
         self._task: asyncio.Task[T] | None = None
 
     def start(self) -> None:
         """On the loop that works."""
-        if self.answer.done():
+        if self.answer.done() or self._thread.stopped:
+            # Whatever began before that the loop cancels as it winds up; what would begin now might miss it.
             self._work.close()
+            self.give_up()
             return
-        self._task = self._loop.create_task(self._work)
+        self._task = self._thread.loop.create_task(self._work)
         self._task.add_done_callback(self._over)
 
     def _over(self, task: asyncio.Task[T]) -> None:
@@ -142,7 +150,7 @@ class _Awaited(Generic[T]):
         try:
             self.answer.get_loop().call_soon_threadsafe(self._tell, task)
         except RuntimeError:
-            self._calls.discard(self)  # the loop that waited is closed, and will not do it
+            self._thread.forget(self)  # the loop that waited is closed, and will not do it
 
     def _tell(self, task: asyncio.Task[T]) -> None:
         answer = self.answer
@@ -158,7 +166,7 @@ class _Awaited(Generic[T]):
     def cancel(self) -> None:
         """On the loop that waits, which waits no more: the work is cancelled, wherever it is."""
         with contextlib.suppress(RuntimeError):  # the loop that works is closed, and has cancelled it
-            self._loop.call_soon_threadsafe(self._cancel_work)
+            self._thread.loop.call_soon_threadsafe(self._cancel_work)
 
     def _cancel_work(self) -> None:
         if self._task is not None:

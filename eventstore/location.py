@@ -16,7 +16,7 @@ import msgspec
 from ..runtime.errors import StoreError, StoreUrlError
 from .port import EventStore, ReadyListener, SubmitHandler
 from .postgres_url import SCHEMES, parse_postgres_url
-from .shown_url import shown_url, url_to_type
+from .shown_url import hidden, shown_url, url_to_type
 
 
 class Location(msgspec.Struct, frozen=True):
@@ -31,7 +31,7 @@ def parse_url(url: str) -> Location:
     if url.partition("://")[0] in SCHEMES:
         parse_postgres_url(url)
         return Location("postgres")
-    shown = shown_url(url)
+    shown = hidden(url)
     try:
         parts = urlsplit(url)
     except ValueError:

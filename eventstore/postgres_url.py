@@ -2,23 +2,28 @@
 
 What a URL leaves out is taken from PGHOST, PGUSER, PGPASSWORD, ~/.pgpass and the like, as with every client of PostgreSQL.
 Options that change what a store promises (``synchronous_commit``, ``target_session_attrs``) are ours and can't be given.
+What the driver could read otherwise than we do is refused: an address means one store, and holds its password in one place.
 """
 
 from __future__ import annotations
 
 import re
 from hashlib import sha256
-from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
+from typing import Final
+from urllib.parse import SplitResult, parse_qsl, quote, urlencode, urlsplit, urlunsplit
 
 import msgspec
 
 from ..runtime.errors import StoreUrlError
-from .shown_url import SAFE_OPTIONS, shown_url
 
-SCHEMES = ("postgresql", "postgres")
-DEFAULT_SCHEMA = "boundloop"
+SCHEMES: Final = ("postgresql", "postgres")
+DEFAULT_SCHEMA: Final = "boundloop"
 
-_SCHEMA = re.compile(r"[a-z_][a-z0-9_]{0,62}")
+_OPTIONS: Final = frozenset(
+    ("host", "port", "sslmode", "sslrootcert", "sslcert", "sslkey", "sslcrl", "schema")
+)
+_SCHEMA: Final = re.compile(r"[a-z_][a-z0-9_]{0,62}")
+_UNESCAPED: Final = "a sign isn't escaped: in a name or a password write %40 for @, %3A for :, %2F for /, %3F for ?, %23 for #"
 
 
 class PostgresPlace(msgspec.Struct, frozen=True):
@@ -28,54 +33,83 @@ class PostgresPlace(msgspec.Struct, frozen=True):
     schema: str
     shown: str
 
+    def __repr__(self) -> str:
+        return f"PostgresPlace({self.shown!r})"
+
     @property
     def channel(self) -> str:
         """Where processes of this store hint to each other."""
         return f"boundloop_{sha256(self.schema.encode()).hexdigest()[:16]}"
 
 
+class Misread(Exception):
+    """Why an address is refused; its text quotes nothing of it but the names of options."""
+
+
 def parse_postgres_url(url: str) -> PostgresPlace:
     """Raises ``StoreUrlError``, whose text holds no password."""
-    shown = shown_url(url)
+    from .shown_url import hidden, shown_url
+
+    parts, message = None, ""
     try:
-        parts = urlsplit(url)
-    except ValueError:
-        # What it raises quotes the URL, password and all.
-        raise StoreUrlError(
-            shown, "it can't be read as a URL; write % and two hex digits for what isn't ASCII"
-        ) from None
-    _refuse_unreadable(url, parts.netloc, shown)
-    try:
-        options = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
-    except ValueError as error:
-        raise StoreUrlError(shown, "its query is no list of name=value") from error
-    given = dict(options)
-    if len(given) < len(options):
-        raise StoreUrlError(shown, "an option is given twice")
-    strange = sorted(given.keys() - SAFE_OPTIONS)
-    if strange:
-        raise StoreUrlError(shown, f"no such option: {strange[0]} (known: {', '.join(sorted(SAFE_OPTIONS))})")
-    if parts.fragment:
-        raise StoreUrlError(shown, "a store URL takes no fragment (write %23 for #)")
-    if not parts.path.strip("/"):
-        raise StoreUrlError(shown, "there is no database name")
+        parts = read_postgres_url(url)
+    except Misread as misread:
+        message = str(misread)
+    if parts is None:  # outside, so that what it was raised from, which quotes the address, isn't kept
+        raise StoreUrlError(hidden(url), message)
+    given = dict(parse_qsl(parts.query, keep_blank_values=True))
     schema = given.pop("schema", DEFAULT_SCHEMA)
-    if not _SCHEMA.fullmatch(schema):
-        raise StoreUrlError(shown, "a schema's name is small letters, digits and _, at most 63")
     query = urlencode(given, quote_via=quote, safe="/,")
     dsn = urlunsplit(("postgresql", parts.netloc, parts.path, query, ""))
-    return PostgresPlace(dsn, schema, shown)
+    return PostgresPlace(dsn, schema, shown_url(url))
 
 
-def _refuse_unreadable(url: str, netloc: str, shown: str) -> None:
-    """What the driver would misread, and quote in its own words: a sign in a password that ends the password here."""
-    user, at, hosts = netloc.rpartition("@")
-    if "@" in user or (not at and ":" in hosts and "@" in url):
-        raise StoreUrlError(
-            shown,
-            "a sign isn't escaped: in a user's name or password write %40 for @, %2F for /, %3F for ?, %23 for #",
-        )
-    for host in hosts.split(","):
-        _, colon, port = host.rpartition("]")[2].rpartition(":")
-        if colon and not (port.isascii() and port.isdigit() and 0 < int(port) < 65_536):
-            raise StoreUrlError(shown, "a port is a number from 1 to 65535")
+def read_postgres_url(url: str) -> SplitResult:
+    """The parts of an address that is taken. Raises ``Misread``."""
+    try:
+        parts = urlsplit(url)
+        options = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
+    except ValueError:
+        raise Misread("it can't be read as a URL; write % and two hex digits for what isn't ASCII") from None
+    if parts.fragment or url.endswith("#"):
+        raise Misread("a store URL takes no fragment (write %23 for #)")
+    user, _, hosts = parts.netloc.rpartition("@")
+    if "@" in user or "@" in parts.path or ":" in parts.path:
+        raise Misread(_UNESCAPED)
+    _refuse_misread_hosts(hosts.split(","))
+    given = dict(options)
+    if len(given) < len(options):
+        raise Misread("an option is given twice")
+    strange = sorted(given.keys() - _OPTIONS)
+    if strange:
+        raise Misread(f"an option isn't known; those that are: {', '.join(sorted(_OPTIONS))}")
+    if not parts.path.strip("/"):
+        raise Misread("there is no database name")
+    if not _SCHEMA.fullmatch(given.get("schema", DEFAULT_SCHEMA)):
+        raise Misread("a schema's name is small letters, digits and _, at most 63")
+    folder_or_hosts = given.get("host", "")
+    if not folder_or_hosts.startswith("/"):
+        _refuse_misread_hosts(folder_or_hosts.split(","))
+    if any(port and not _is_port(port) for port in given.get("port", "").split(",")):
+        raise Misread("a port is a number from 1 to 65535")
+    return parts
+
+
+def _refuse_misread_hosts(hosts: list[str]) -> None:
+    for host in hosts:
+        name, bracket, after = host.rpartition("]")
+        address, colon, port = after.rpartition(":") if bracket else host.rpartition(":")
+        if (
+            "@" in host
+            or (len(hosts) > 1 and not host)
+            or (not bracket and ":" in (address if colon else ""))
+        ):
+            raise Misread(_UNESCAPED)
+        if bracket and (name.count("[") != 1 or not name.startswith("[") or address):
+            raise Misread("an IPv6 address stands in brackets: [::1]:5432")
+        if port and colon and not _is_port(port):
+            raise Misread("a port is a number from 1 to 65535")
+
+
+def _is_port(text: str) -> bool:
+    return text.isascii() and text.isdigit() and 0 < int(text[:6]) < 65_536

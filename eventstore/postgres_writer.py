@@ -11,7 +11,6 @@ callers are told ``commit_unknown``: they read, or make the same append again, a
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeVar
@@ -114,13 +113,11 @@ class PostgresWriter:
         self._connecting = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
         self._pace = Pace()
-        self._worked_s = 0.0
 
     # --- callers ---------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Begin to work on jobs."""
-        self._worked_s = time.thread_time()
         self._task = asyncio.get_running_loop().create_task(self._work())
 
     def append(self, request: Append, *, uploaded: bool = False) -> asyncio.Future[Any]:
@@ -178,6 +175,8 @@ class PostgresWriter:
                     await self._run_call(jobs[0])
                 else:
                     await self._run_appends(jobs)
+                    if self._pace.waits_for_answered:
+                        await asyncio.sleep(0)
             except BaseException as error:
                 for job in jobs:
                     job.fail(error)
@@ -224,13 +223,10 @@ class PostgresWriter:
         items = encode_items(
             [append_item(request, uploaded=job.uploaded) for job, request in zip(jobs, requests, strict=True)]
         ).decode()
-        begun_s = time.monotonic()
         rows = await self._tried(
             lambda connection: connection.fetch(APPEND, self._clock.given_ms(), lock_order(requests), items)
         )
-        worked_s = time.thread_time()
-        self._pace.measured(time.monotonic() - begun_s, worked_s - self._worked_s)
-        self._worked_s = worked_s
+        self._pace.answered(len(jobs))
         about_all = rows[-1]
         now_ms: int = about_all["seq"]
         self._clock.observe(now_ms)

@@ -1,25 +1,26 @@
 """A store's URL as people, logs and shells may see it: without what may be a password, however wrong the URL is.
 
-A wrong URL is shown in the message that refuses it, and a mistyped scheme, a forgotten escape or a strange option is what a
-password in it comes with. So nothing here relies on the URL being one that can be read.
+Of a URL that is taken, the password is known, and all else is shown as it was given: a command with it means the same store.
+Of one that is refused nothing can be known: a mistyped scheme, a forgotten escape or another client's form of an address is
+what a password in it comes with. So nothing behind its scheme is shown if a password may stand there.
 """
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
-SAFE_OPTIONS: Final = frozenset(
-    ("host", "port", "sslmode", "sslrootcert", "sslcert", "sslkey", "sslcrl", "schema")
-)
-"""The options of a PostgreSQL URL. The value of any other may be a secret."""
+from .postgres_url import SCHEMES, Misread, read_postgres_url
 
 _FILES: Final = frozenset(("sqlite", "memory"))
 """Schemes whose URLs have no user, so that ``:`` and ``@`` in them are part of a name."""
 
+_SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+
 
 def shown_url(url: str) -> str:
-    """``***`` stands for whatever may be a password."""
-    return _without(url, "***")
+    """``***`` stands for a password, or for all that may hold one."""
+    return _without(url, ":***")
 
 
 def url_to_type(url: str) -> str:
@@ -27,30 +28,24 @@ def url_to_type(url: str) -> str:
     return _without(url, "")
 
 
-def _without(url: str, mark: str) -> str:
-    scheme, separator, rest = url.partition("://")
-    if not separator:
-        scheme, separator, rest = url.partition(":")
-    if scheme in _FILES or not separator:
+def hidden(url: str) -> str:
+    """A URL that is refused."""
+    scheme = url.partition(":")[0]
+    if scheme in _FILES or not any(sign in url.removeprefix(f"{scheme}://") for sign in "@:="):
         return url
-    beginning = scheme + separator
-    cut = min((at for at in (rest.find(sign) for sign in "/?#") if at >= 0), default=len(rest))
-    # A password may hold an unescaped sign: whatever comes before the last @ belongs to the user.
-    at = rest.rfind("@") if rest.rfind("@") > cut and ":" in rest[:cut] else rest[:cut].rfind("@")
-    if at >= 0:
-        user, colon, _ = rest[:at].partition(":")
-        beginning += user + (colon + mark if colon and mark else "")
-        rest = rest[at:]
-    path, question, query = rest.partition("?")
-    if not question:
-        return beginning + rest
-    query, hash_sign, fragment = query.partition("#")
-    options = "&".join(filter(None, (_option(one, mark) for one in query.split("&"))))
-    return beginning + path + (question + options if options else "") + hash_sign + fragment
+    beginning = _SCHEME.match(url)
+    return f"{beginning[0] if beginning else ''}***"
 
 
-def _option(option: str, mark: str) -> str:
-    name, equals, _ = option.partition("=")
-    if name in SAFE_OPTIONS or not equals:
-        return option
-    return f"{name}={mark}" if mark else ""
+def _without(url: str, mark: str) -> str:
+    if url.partition("://")[0] not in SCHEMES:
+        return hidden(url)
+    try:
+        netloc = read_postgres_url(url).netloc
+    except Misread:
+        return hidden(url)
+    user, at, hosts = netloc.rpartition("@")
+    name, colon, _ = user.partition(":")
+    if not colon:
+        return url
+    return url.replace(netloc, f"{name}{mark}{at}{hosts}", 1)

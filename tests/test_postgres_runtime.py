@@ -229,6 +229,17 @@ def test_a_mistyped_scheme_shows_no_password(cli: CommandLine, scheme: str, comm
         assert "s3cret" not in done.out + done.err
 
 
+@pytest.mark.parametrize("before", [(), ("runs", "list", "--status"), ("runs", "list", "--limit")])
+def test_an_address_in_a_wrong_place_is_quoted_without_its_password(
+    cli: CommandLine, before: tuple[str, ...]
+) -> None:
+    for form in ("table", "json"):
+        done = cli(*before, "postgresql://app:s3cret@h/runs", "-o", form)
+        assert done.code == 2
+        assert "postgresql://app:***@h/runs" in done.err
+        assert "s3cret" not in done.out + done.err
+
+
 def test_a_store_that_is_not_there_is_named_and_not_made(cli: CommandLine, postgres: Server) -> None:
     url = postgres.url("nothing_here")
     for _ in range(2):
