@@ -15,8 +15,8 @@ import msgspec
 
 from ..runtime.errors import StoreError, StoreUrlError
 from .port import EventStore, ReadyListener, SubmitHandler
-from .postgres_url import SCHEMES, parse_postgres_url
-from .shown_url import hidden, shown_url, url_to_type
+from .postgres_url import SCHEMES, hidden, parse_postgres_url
+from .shown_url import shown_url, url_to_type
 
 
 class Location(msgspec.Struct, frozen=True):

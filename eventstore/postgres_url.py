@@ -23,6 +23,10 @@ _OPTIONS: Final = frozenset(
     ("host", "port", "sslmode", "sslrootcert", "sslcert", "sslkey", "sslcrl", "schema")
 )
 _SCHEMA: Final = re.compile(r"[a-z_][a-z0-9_]{0,62}")
+_FILES: Final = frozenset(("sqlite", "memory"))
+"""Schemes whose URLs have no user, so that ``:`` and ``@`` in them are part of a name."""
+
+_SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _UNESCAPED: Final = "a sign isn't escaped: in a name or a password write %40 for @, %3A for :, %2F for /, %3F for ?, %23 for #"
 
 
@@ -48,8 +52,6 @@ class Misread(Exception):
 
 def parse_postgres_url(url: str) -> PostgresPlace:
     """Raises ``StoreUrlError``, whose text holds no password."""
-    from .shown_url import hidden, shown_url
-
     parts, message = None, ""
     try:
         parts = read_postgres_url(url)
@@ -61,11 +63,30 @@ def parse_postgres_url(url: str) -> PostgresPlace:
     schema = given.pop("schema", DEFAULT_SCHEMA)
     query = urlencode(given, quote_via=quote, safe="/,")
     dsn = urlunsplit(("postgresql", parts.netloc, parts.path, query, ""))
-    return PostgresPlace(dsn, schema, shown_url(url))
+    return PostgresPlace(dsn, schema, marked(url, parts, ":***"))
+
+
+def hidden(url: str) -> str:
+    """What may be shown of a URL that is refused, of whatever kind: nothing behind its scheme if a password may stand there."""
+    scheme = url.partition(":")[0]
+    if scheme in _FILES or not any(sign in url.removeprefix(f"{scheme}://") for sign in "@:="):
+        return url
+    beginning = _SCHEME.match(url)
+    return f"{beginning[0] if beginning else ''}***"
+
+
+def marked(url: str, parts: SplitResult, mark: str) -> str:
+    """An address that is taken as it was given, with ``mark`` for its password and the sign before it."""
+    user, at, hosts = parts.netloc.rpartition("@")
+    name, colon, _ = user.partition(":")
+    return url.replace(parts.netloc, f"{name}{mark}{at}{hosts}", 1) if colon else url
 
 
 def read_postgres_url(url: str) -> SplitResult:
     """The parts of an address that is taken. Raises ``Misread``."""
+    if any(sign <= " " or sign == "\x7f" for sign in url):
+        # Some of these urlsplit drops without a word, so what it gives wouldn't be what stands here.
+        raise Misread("a space or a control character stands in it: write % and two hex digits for it")
     try:
         parts = urlsplit(url)
         options = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
@@ -80,8 +101,7 @@ def read_postgres_url(url: str) -> SplitResult:
     given = dict(options)
     if len(given) < len(options):
         raise Misread("an option is given twice")
-    strange = sorted(given.keys() - _OPTIONS)
-    if strange:
+    if given.keys() - _OPTIONS:
         raise Misread(f"an option isn't known; those that are: {', '.join(sorted(_OPTIONS))}")
     if not parts.path.strip("/"):
         raise Misread("there is no database name")

@@ -7,15 +7,7 @@ what a password in it comes with. So nothing behind its scheme is shown if a pas
 
 from __future__ import annotations
 
-import re
-from typing import Final
-
-from .postgres_url import SCHEMES, Misread, read_postgres_url
-
-_FILES: Final = frozenset(("sqlite", "memory"))
-"""Schemes whose URLs have no user, so that ``:`` and ``@`` in them are part of a name."""
-
-_SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+from .postgres_url import SCHEMES, Misread, hidden, marked, read_postgres_url
 
 
 def shown_url(url: str) -> str:
@@ -28,24 +20,10 @@ def url_to_type(url: str) -> str:
     return _without(url, "")
 
 
-def hidden(url: str) -> str:
-    """A URL that is refused."""
-    scheme = url.partition(":")[0]
-    if scheme in _FILES or not any(sign in url.removeprefix(f"{scheme}://") for sign in "@:="):
-        return url
-    beginning = _SCHEME.match(url)
-    return f"{beginning[0] if beginning else ''}***"
-
-
 def _without(url: str, mark: str) -> str:
     if url.partition("://")[0] not in SCHEMES:
         return hidden(url)
     try:
-        netloc = read_postgres_url(url).netloc
+        return marked(url, read_postgres_url(url), mark)
     except Misread:
         return hidden(url)
-    user, at, hosts = netloc.rpartition("@")
-    name, colon, _ = user.partition(":")
-    if not colon:
-        return url
-    return url.replace(netloc, f"{name}{mark}{at}{hosts}", 1)

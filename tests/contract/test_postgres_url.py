@@ -98,6 +98,10 @@ WRONG = [
     "postgresql://app:s3cret@h1,,h2/runs",
     "postgresql://app:s3cret\u2100@h/runs",
     "postgresql://app:[s3cret]@h/runs",
+    "postgresql://app:s3cret\t@h/runs",
+    "postgresql://app:\ns3cret@h/runs",
+    "postgresql://app:s3cret@h/ru\rns",
+    " postgresql://app:s3cret@h/runs",
 ]
 
 
