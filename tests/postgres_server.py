@@ -23,6 +23,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from tests.stopping import stop
+
 PATIENCE_S: Final = 60
 MEMORY_BYTES_MIN: Final = 1 << 30
 _PR_SET_PDEATHSIG: Final = 1
@@ -96,7 +98,7 @@ class Server:
         """The server and all its backends at once, without a farewell."""
         process = self._process
         assert process is not None
-        os.kill(process.pid, signal.SIGSTOP)  # it makes no further backend meanwhile
+        stop(process.pid)  # it makes no further backend meanwhile
         handles = [os.pidfd_open(pid) for pid in (process.pid, *_children(process.pid))]
         for handle in handles:
             with contextlib.suppress(ProcessLookupError):

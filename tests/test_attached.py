@@ -14,6 +14,7 @@ from typing import Any, Final
 import pytest
 from tests.attach_play import LIMITS, Member, half_of, runtime_on, use_sockets
 from tests.ray.process_table import eventually
+from tests.stopping import stop
 
 from boundloop.actors import attached as attached_module
 from boundloop.actors.attached import Attached
@@ -224,7 +225,7 @@ def test_a_stopped_owner_keeps_nobody_waiting_beyond_the_bound(
     monkeypatch.setattr(attached_module, "ANSWER_S", 0.2)
     with Member(path) as owner, runtime_on(path) as second:
         owner.ask("start", run="r1", plan="look", input="go")
-        os.kill(owner.process.pid, signal.SIGSTOP)
+        stop(owner.process.pid)
         with pytest.raises(StoreError, match="owner_silent"):
             second.result("r1", 0.1)
         os.kill(owner.process.pid, signal.SIGCONT)

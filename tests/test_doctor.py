@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from tests.command_line import CommandLine
 from tests.fake_proc import FakeProc
+from tests.stopping import stop
 
 from boundloop.actors import doctor_process as process_checks
 from boundloop.actors import doctor_store as store_checks
@@ -115,8 +116,7 @@ def test_a_living_owner_is_told_from_a_stopped_one_and_from_none(tmp_path: Path)
         found = of_store(path)
         assert f"process {owner.pid}" in found["store.owner"].found
         assert {one.level for one in found.values()} == {"ok"}
-        os.kill(owner.pid, signal.SIGSTOP)
-        os.waitid(os.P_PID, owner.pid, os.WSTOPPED)
+        stop(owner.pid)
         stopped = of_store(path)["store.owner"]
         assert (stopped.level, "stopped" in stopped.found) == ("fail", True)
         os.kill(owner.pid, signal.SIGKILL)

@@ -22,6 +22,7 @@ from tests.crash.child import Forge, Order
 from tests.kill.load import runtime_on
 from tests.shell import ROOT, Shell
 from tests.stepped_runtime import Site, Stepped
+from tests.stopping import stop
 
 from boundloop.actors.context import ToolContext
 from boundloop.actors.execution import Report
@@ -69,7 +70,7 @@ def test_of_eight_processes_one_owns_a_new_file_and_seven_are_told_who(tmp_path:
 def test_a_stopped_owner_is_named_to_runtimes_and_to_commands(tmp_path: Path, far: FarSide) -> None:
     path = tmp_path / "runs.db"
     with Shell(path, far) as owner:
-        owner.send(signal.SIGSTOP)
+        stop(owner.pid)
         with pytest.raises(OwnedError) as error:
             runtime_on(str(path), far)
         assert (error.value.pid, error.value.host) == (owner.pid, socket.gethostname())
@@ -98,7 +99,7 @@ def test_taking_over_ends_the_owner_and_goes_on_with_its_runs(
         owner.ask("start", run="r1", plan="book look_up")
         wait_for_requests(far, 1)
         if stopped:
-            owner.send(signal.SIGSTOP)
+            stop(owner.pid)
         with Shell(path, far, "take-over", "patient") as successor:
             assert owner.process.wait(STUCK_S) == -signal.SIGKILL
             assert successor.ask("wait", run="r1")["outcome"] == "completed"

@@ -23,6 +23,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.stopping import stop
 
 from boundloop.eventstore import socket_server, sqlite_file, sqlite_thread
 from boundloop.eventstore.location import connect_store, open_store
@@ -131,7 +132,7 @@ async def test_a_stopped_owner_is_named_and_can_be_taken_over_from(tmp_path: Pat
         peer = await connect_store(url)
         await LogWriter(peer, "r1").write("acknowledged")
         await peer.close()
-        os.kill(process.pid, signal.SIGSTOP)
+        stop(process.pid)
         for attempt in (open_store(url), connect_store(url)):
             with pytest.raises(OwnedError) as caught:
                 await attempt
@@ -644,7 +645,7 @@ async def socket_of(folder: Path) -> SocketStore:
 async def test_when_the_owner_dies_open_calls_are_told_so(tmp_path: Path) -> None:
     with owner_of(url_in(tmp_path)) as process:
         peer = await socket_of(tmp_path)
-        os.kill(process.pid, signal.SIGSTOP)
+        stop(process.pid)
         pending = asyncio.ensure_future(peer.hosts())
         await asyncio.sleep(0)
         process.kill()

@@ -19,6 +19,7 @@ import pytest
 from tests.ray import pool_tools
 from tests.ray.pool_tools import CANARY, NASTY, TOOLS, lines
 from tests.ray.process_table import eventually
+from tests.stopping import stop
 
 from boundloop.actors.context import ToolContext
 from boundloop.actors.dispatch_wire import (
@@ -364,7 +365,7 @@ def test_a_stopped_process_is_given_up_at_its_validity(cluster: Cluster, tmp_pat
     cluster.warm(1)
     flight = cluster.start("listen", path=str(tmp_path / "pid"), valid_ms=5_000)
     (pid,) = pid_in(cluster, tmp_path / "pid")
-    os.kill(pid, signal.SIGSTOP)
+    stop(pid)
     assert flight.said() == ("unknown", "timeout")
     assert cluster.until(lambda: gone([pid]))
     assert works(cluster, tmp_path / "far")

@@ -37,6 +37,7 @@ from tests.ray.run_actor_play import (
     supervisor_of,
     until,
 )
+from tests.stopping import stop
 from tests.test_follow import Reader, Writer
 
 from boundloop.actors import ray_run_actors
@@ -200,7 +201,7 @@ def test_killed_while_it_adopts_a_run_another_takes_it(runtime: Runtime) -> None
     until("one stands ready", lambda: bool(actor_pids(runtime)))
     stopped = actor_pids(runtime)
     for pid in stopped:
-        os.kill(pid, signal.SIGSTOP)
+        stop(pid)
     run_id = start(runtime, "look")
     until("it has a seat", lambda: run_id in supervisor_of(runtime).seating.seat_of)
     for pid in stopped:
@@ -242,7 +243,7 @@ def test_stopped_beyond_its_validity_it_is_fenced_and_ends_by_itself(
         run_id = start(runtime, "hold look look", str(gate))
         zombie = host_with(runtime, run_id)
         until("it is at its call", lambda: isinstance(events_so_far(runtime, run_id)[-1], e.CallStarted))
-        os.kill(zombie, signal.SIGSTOP)
+        stop(zombie)
         assert host_with(runtime, run_id, other_than=zombie) != zombie
         gate.touch()
         assert completed(runtime.result(run_id, WITHIN_S))
