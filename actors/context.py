@@ -98,12 +98,16 @@ class ToolContext:
         self.resource_version = resource_version
         self.cancel = CancelToken()
         self.dependencies = dependencies
-        self._valid_until = time.monotonic() + valid_ms / 1_000
+        self.valid_for(valid_ms)
 
     @property
     def remaining_s(self) -> float:
         """Seconds that this attempt has left, by this process's monotonic clock; never below 0."""
         return max(0.0, self._valid_until - time.monotonic())
+
+    def valid_for(self, ms: int) -> None:
+        """Set what this attempt has left, from now on. For whoever runs it: it puts nothing off."""
+        self._valid_until = time.monotonic() + ms / 1_000
 
     def spent(self, micros: int) -> None:
         """Say what this attempt has cost beside what was said before, in micro-units of the run's currency. The sum settles what

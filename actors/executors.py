@@ -35,6 +35,11 @@ THREADS_MAX: Final = 32
 GRACE_MS: Final = 10_000
 """How long a cancelled sync tool may take to notice before its outcome is reported without it."""
 
+QUICK_LATE_MS: Final = 1_500
+"""How late after its validity a quick read may still begin, and how long it may wait for a place then. What it may take counts
+from when its own code begins: a host with a thousand runs is later than 50 ms with its own work, and has no better chance with the
+next attempt. Both together, with what pools add, are less than the margin after which an attempt is given up."""
+
 Deliver = Callable[[Report], None]
 
 
@@ -42,7 +47,8 @@ class Dispatch:
     """One attempt on its way: what to run, for whom, and for how long it is valid (remaining, by the monotonic clock).
 
     ``deliver`` is called on the loop, once with the report that counts and possibly again with a late success.
-    ``started_s`` is the loop time from which ``valid_ms`` counts; ``begun`` says that the tool's code may have run.
+    ``started_s`` is the loop time from which ``valid_ms`` counts (a quick read's anew once it has a place); ``begun`` says
+    that the tool's code may have run.
     ``secrets``: of the process that runs it; ``resolved``: what its references stand for, once that is known.
     """
 
@@ -102,6 +108,11 @@ class Dispatch:
     def deliver(self, report: Report) -> None:
         """Hand a report in, with what the attempt said that it cost."""
         self._deliver(self.with_cost(report))
+
+    def validity_from(self, now_s: float) -> None:
+        """Count its validity from now on: what it waited for is no part of it. Only for reads."""
+        self.started_s = now_s
+        self.context.valid_for(self.valid_ms)
 
     def with_cost(self, report: Report) -> Report:
         """The report with what the tool said by ``ctx.spent``, where its code ran in this process."""
@@ -300,13 +311,18 @@ class Executors:
         group = self._groups.get(dispatch.spec.definition.group or "")
         places = [place for place in (group, None if dispatch.spec.is_async else self._threads) if place]
         held: list[asyncio.Semaphore] = []
+        quick = dispatch.spec.definition.quick
+        until = started + (QUICK_LATE_MS if quick else dispatch.valid_ms) / 1_000
         try:
             for place in places:
-                async with asyncio.timeout(_left(dispatch, started)):
+                async with asyncio.timeout_at(until):
                     await place.acquire()
                 held.append(place)
-            if _left(dispatch, started) <= 0:
+            if _now_s() >= until:
                 raise TimeoutError
+            if quick:
+                started = _now_s()
+                dispatch.validity_from(started)
         except (TimeoutError, asyncio.CancelledError) as error:
             dispatch.begun = True  # it is reported here
             for place in held:

@@ -26,7 +26,7 @@ from ..runtime.token_data import kept_token_data
 from ..runtime.tool_spec import ToolSpec
 from .context import ToolContext
 from .execution import Report
-from .executors import Dispatch, ToolExecutors
+from .executors import QUICK_LATE_MS, Dispatch, ToolExecutors
 from .model_request import ask_model
 from .secret_source import Secrets
 
@@ -143,7 +143,7 @@ class InFlight:
         """Dispatch an attempt whose intent is durable."""
         call = state.calls[order.call]
         arguments = decode_canonical(call.arguments or b"{}")
-        valid_ms = max(0, call.valid_until_ms - now_ms)
+        valid_ms = _valid_ms(state, order.call, now_ms)
         dispatch = Dispatch(
             spec=spec,
             context=ToolContext(
@@ -170,3 +170,13 @@ class InFlight:
         cancel = executors.start(dispatch)
         if order in self.orders:
             self.orders[order] = cancel
+
+
+def _valid_ms(state: State, name: str, now_ms: int) -> int:
+    """What an attempt has left: until the end that its intent names, or the whole time of a quick read that isn't too late."""
+    call = state.calls[name]
+    left_ms = call.valid_until_ms - now_ms
+    definition = state.tools[call.tool]
+    if definition.quick and left_ms > -QUICK_LATE_MS:
+        left_ms = min(definition.timeout_ms, state.deadline_at_ms - now_ms)
+    return max(0, left_ms)

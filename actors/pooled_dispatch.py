@@ -76,11 +76,11 @@ class PooledExecutors:
         if kind is None:
             return self._inline.start(dispatch)
         dispatch.started_s = self._loop.time()
-        if kind == "quick":
-            return self._lane(dispatch.spec.definition.pool).start(dispatch)
         if dispatch.valid_ms <= 0:
             dispatch.refuse("expired")
             return None
+        if kind == "quick":
+            return self._lane(dispatch.spec.definition.pool).start(dispatch)
         return self._track(dispatch, kind)
 
     async def checked(self, rungs: Rungs) -> RungsAnswered:

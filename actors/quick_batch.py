@@ -85,7 +85,8 @@ class QuickBatch:
                 place = self._left.popleft()
                 dispatch = self._slots[place]
                 assert isinstance(dispatch, Dispatch)
-                dispatch.started_s = now = time.monotonic()
+                now = time.monotonic()
+                dispatch.validity_from(now)
             report = _expired(dispatch) if now >= self._until_s else run_here(dispatch)
             with self._changed:
                 self._reports[place] = report

@@ -4,9 +4,9 @@ One batch is out at a time; what comes meanwhile is the next. If it doesn't come
 executor. Executors are leased for longer than one batch and beforehand, because a short read has no time for that. Reads
 have no effect, so whatever is lost here is *failed*, to be tried again.
 
-A read's validity (50 ms) is what its own code may take, counted where that runs. How long it waits here, lies at the executor
-and runs in its batch have bounds of their own, whose sum is less than the margin: a host with hundreds of runs has as many
-reads at once, and none of them is to be tried again because it wasn't the first.
+A read's validity (50 ms) is what its own code may take, counted where that runs. How late its host is with it (``QUICK_LATE_MS``), how
+long it waits here, lies at the executor and runs in its batch have bounds of their own, whose sum is less than the margin: a host
+with hundreds of runs has as many reads at once, and none of them is to be tried again because it wasn't the first.
 """
 
 from __future__ import annotations
@@ -183,9 +183,8 @@ class QuickLane:
         while self._waiting and len(batch) < BATCH_CALLS_MAX:
             dispatch = self._waiting.popleft()
             if _left_s(dispatch) > 0:
-                # Not what is left of it: a host with hundreds of runs may be later than that with its own work.
-                valid_ms = max(dispatch.valid_ms, dispatch.spec.definition.timeout_ms)
-                call = wire_call(dispatch, valid_ms, grant, begin_ms=int(BEGIN_S * 1_000))
+                # Not what is left of it since it came.
+                call = wire_call(dispatch, dispatch.valid_ms, grant, begin_ms=int(BEGIN_S * 1_000))
                 batch.append((dispatch, call))
             else:
                 dispatch.refuse("expired")

@@ -692,16 +692,17 @@ def test_a_crowd_of_reads_is_no_fault_of_the_last_ones() -> None:
     in_world(play)
 
 
-def test_a_short_read_that_its_own_host_was_late_with_has_its_time() -> None:
+def test_a_short_read_that_has_no_time_left_is_refused_and_its_neighbour_has_what_it_was_given() -> None:
     async def play(world: World, loop: SteppedLoop) -> None:
         quick = world.lines["quick-1"]
         for valid_ms in (0, 20):
             world.start(RATE, valid_ms=valid_ms)
         await loop.settle()
-        assert [call.valid_ms for call in quick.sent[0][0]] == [50, 50]
+        assert world.said("c1") == [("failed", "expired", True)]
+        assert [call.valid_ms for call in quick.sent[0][0]] == [20]
         quick.answer()
         await loop.settle()
-        assert world.said("c1") == [("succeeded", "", False)]
+        assert world.said("c2") == [("succeeded", "", False)]
 
     in_world(play)
 

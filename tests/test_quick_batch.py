@@ -32,9 +32,9 @@ def rate(value: int) -> int:
 SPEC: ToolSpec = tool_spec(rate)
 
 
-def dispatch(value: int, *, valid_ms: int = 20_000) -> Dispatch:
+def dispatch(value: int, *, valid_ms: int = 20_000, spec: ToolSpec = SPEC) -> Dispatch:
     made = Dispatch(
-        spec=SPEC,
+        spec=spec,
         context=ToolContext(
             run_id="r",
             call_id=f"c{value}",
@@ -46,7 +46,7 @@ def dispatch(value: int, *, valid_ms: int = 20_000) -> Dispatch:
             valid_ms=valid_ms,
             dependencies={},
         ),
-        arguments={"value": value},
+        arguments={"value": value} if spec is SPEC else {},
         epoch=1,
         valid_ms=valid_ms,
         view_bytes_max=1_000,
@@ -55,6 +55,12 @@ def dispatch(value: int, *, valid_ms: int = 20_000) -> Dispatch:
     made.started_s = time.monotonic()
     made.keywords = keywords_of(made)
     return made
+
+
+@tool(risk="read", quick=True)
+def time_left(ctx: ToolContext) -> bool:
+    """Whether it has any."""
+    return ctx.remaining_s > 0
 
 
 def said(reports: list[Report]) -> list[str]:
@@ -81,6 +87,13 @@ def test_the_time_of_a_read_counts_from_its_own_beginning() -> None:
     reports, stuck = QuickBatch([dispatch(-3, valid_ms=50) for _ in range(30)]).run()
     assert said(reports) == ["-3"] * 30
     assert not stuck
+
+
+def test_a_read_is_told_of_its_own_time_and_not_of_what_is_left_after_its_wait() -> None:
+    waited = dispatch(1, spec=tool_spec(time_left))
+    waited.context.valid_for(0)
+    reports, _ = QuickBatch([waited]).run()
+    assert said(reports) == ["true"]
 
 
 def test_a_call_that_hangs_is_passed_by_the_others() -> None:
