@@ -10,11 +10,11 @@ import logging
 import os
 import socket
 import sys
-import threading
 from collections.abc import Generator, Iterable
 from typing import Any, Final
 
 from ..runtime.errors import CallerError, DeclarationError, StoreError
+from .ray_calls import leave_and_end, leave_to_others, untyped_ray
 
 NAMESPACE: Final = "boundloop"
 """All our actors are in it. A name in a namespace is an address, never a permission: whoever reaches the cluster reaches
@@ -43,28 +43,6 @@ class RayUnavailable(CallerError):
     """There is no cluster to attach to, or it can't be reached."""
 
 
-def untyped_ray() -> Any:
-    """Ray, imported on first use. Its annotations are too partial for strict checking."""
-    import ray
-
-    return ray
-
-
-_joined = threading.Lock()
-"""Held while Ray is asked to end an actor, and while it is left: asked afterwards, it would begin a cluster by itself."""
-
-LEAVE_WAIT_S: Final = 5.0
-
-
-def kill_while_joined(handle: Any) -> None:
-    """Have Ray end an actor, if this process is still attached. Blocks while the control service is away."""
-    with _joined:
-        ray = untyped_ray()
-        if ray.is_initialized():
-            with contextlib.suppress(Exception):
-                ray.kill(handle, no_restart=True)
-
-
 class Cluster:
     """What this process knows of its cluster. ``started``: by us, so ended by ``leave``."""
 
@@ -81,16 +59,13 @@ class Cluster:
         return sum(1 for node in nodes if node.get("Alive")) > 1
 
     def leave(self) -> None:
-        """End what ``join`` started. Harmless otherwise."""
-        ray = untyped_ray()
-        if self.started and ray.is_initialized():
-            ours = _joined.acquire(timeout=LEAVE_WAIT_S)
-            try:
-                ray.shutdown()
-            finally:
-                if ours:
-                    _joined.release()
+        """End what ``join`` started. What the application is attached to, it may leave once this returns. Waits up to 5 s for
+        calls that are out."""
+        if self.started and untyped_ray().is_initialized():
+            leave_and_end()
             _notices_to(None)
+        else:
+            leave_to_others()
 
 
 def send_by_value(modules: Iterable[str]) -> None:

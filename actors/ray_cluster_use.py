@@ -41,7 +41,8 @@ from .places import PlacesDoor
 from .pool_spec import Pool, closed_after_crash_ms, shapes
 from .pools import Pools
 from .provisional import Mark, Shown
-from .ray_cluster import NAMESPACE, Cluster, join, send_by_value, untyped_ray
+from .ray_calls import untyped_ray
+from .ray_cluster import NAMESPACE, Cluster, join, send_by_value
 from .ray_dispatch import RayExecutors
 from .ray_pool_actors import RayExecutorFactory, check_options
 from .ray_pool_fit import warn_of_pools_without_a_node

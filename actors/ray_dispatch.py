@@ -12,13 +12,13 @@ import contextlib
 from collections.abc import Mapping
 from typing import Any, Final
 
-from .daemon_thread import on_daemon_thread
 from .dispatch_wire import Stop, decode_identity, encode_stop
 from .lines import ExecutorDied, LineDown, NoAnswer
 from .places import Kind, Places
 from .pooled_dispatch import PooledExecutors
+from .ray_calls import ask_ray, untyped_ray
 from .ray_executor import CONTROL, WATCH
-from .ray_pool_actors import CLASSES, refuse_other, refuse_retries, untyped_ray
+from .ray_pool_actors import CLASSES, refuse_other, refuse_retries
 from .secret_source import Secrets
 
 CONNECT_S: Final = 10.0
@@ -127,7 +127,7 @@ class RayLines:
     async def line(self, name: str, kind: Kind) -> RayLine:
         """See ``Lines``."""
         try:
-            handle: Any = await on_daemon_thread(untyped_ray().get_actor, name, namespace=self._namespace)
+            handle: Any = await ask_ray(lambda: untyped_ray().get_actor(name, namespace=self._namespace))
             refuse_retries(handle)
             answer = handle.identify.options(concurrency_group=CONTROL).remote()
             async with asyncio.timeout(CONNECT_S):

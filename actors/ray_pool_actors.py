@@ -15,10 +15,10 @@ from typing import Any, Final
 
 from ..eventstore.process_identity import ProcessIdentity, is_same_process
 from ..runtime.errors import BugError, CallerError, DeclarationError
-from .daemon_thread import on_daemon_thread
 from .dispatch_wire import ExecutorIdentity, decode_identity, encode_grants
 from .places import Kind
 from .pool_spec import Pool
+from .ray_calls import ask_ray, untyped_ray
 from .ray_executor import CONTROL, ENDED, GROUPS, WATCH, AsyncExecutor, QuickExecutor, SyncExecutor
 from .shipping import HOW_TO_BE_IMPORTABLE
 from .slot_reports import PoolKey
@@ -32,13 +32,6 @@ CLEAR_S: Final = 0.5
 """How long an executor may take to have its tools' processes ended, before it is killed itself."""
 
 CLASSES: Final[dict[Kind, type]] = {"sync": SyncExecutor, "quick": QuickExecutor, "async": AsyncExecutor}
-
-
-def untyped_ray() -> Any:
-    """Ray, imported on first use. Its annotations are too partial for strict checking."""
-    import ray
-
-    return ray
 
 
 def check_options(pools: Mapping[str, Pool]) -> None:
@@ -100,7 +93,7 @@ class RayExecutorFactory:
 
     async def start(self, name: str, key: PoolKey, gone: Callable[[], None]) -> None:
         """See ``ExecutorFactory``. Raises whatever Ray raises, or ``BugError`` for an actor that isn't what was asked for."""
-        handle = await on_daemon_thread(self._make, name, key)
+        handle = await ask_ray(lambda: self._make(name, key))
         self._handles[name] = handle
         refuse_retries(handle)
         answer = handle.identify.options(concurrency_group=CONTROL).remote()
@@ -143,7 +136,7 @@ class RayExecutorFactory:
             if not done:
                 _kill_here(process)
         with contextlib.suppress(Exception):  # a cluster that is gone has no such actor
-            await on_daemon_thread(untyped_ray().kill, handle, no_restart=True)
+            await ask_ray(lambda: untyped_ray().kill(handle, no_restart=True))
 
     def _make(self, name: str, key: PoolKey) -> Any:
         """The actor's handle, at once; the process comes up later. Blocks on the cluster's control service."""

@@ -6,9 +6,8 @@ import logging
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from .daemon_thread import on_daemon_thread
 from .pool_spec import Pool
-from .ray_pool_actors import untyped_ray
+from .ray_calls import ask_ray, untyped_ray
 
 LOGGER: Final = logging.getLogger("boundloop.ray")
 
@@ -49,7 +48,7 @@ async def warn_of_pools_without_a_node(pools: Mapping[str, Pool]) -> None:
     """One line in the log for each pool whose executors could come up on no node that there is."""
     if not any(asked_of_a_node(pool.ray_options) for pool in pools.values()):
         return
-    nodes = await on_daemon_thread(_nodes)
+    nodes = await ask_ray(_nodes)
     for name, missing in without_a_node(pools, nodes).items():
         LOGGER.warning(
             "pool %s: no node of the cluster has what its executors ask for (%s); until one is added, calls of its tools "

@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import os
 import signal
-import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Final, cast
 
@@ -23,10 +22,10 @@ from ..eventstore.submit import decode_answer
 from ..runtime.binding import PRODUCER
 from ..runtime.commands import CommandAnswer, OutsideCommand, encode_command
 from ..runtime.errors import OwnedError, StoreError
-from .daemon_thread import on_daemon_thread
 from .places import Ask
 from .provisional import Mark, Shown
-from .ray_cluster import NAMESPACE, kill_while_joined, untyped_ray
+from .ray_calls import ask_ray, end_actor, untyped_ray
+from .ray_cluster import NAMESPACE
 from .ray_pool_actors import refuse_retries
 from .ray_questions import asks_of
 from .ray_run_actor import (
@@ -136,11 +135,6 @@ class RayRunActor:
         asyncio.get_running_loop().call_later(KILL_AGAIN_S, end_process, self.identity)
 
 
-def end_actor(handle: Any) -> None:
-    """Have Ray end it, now and whatever it does. On a thread: Ray asks its control service, which may be away."""
-    threading.Thread(target=kill_while_joined, args=(handle,), name="boundloop-end", daemon=True).start()
-
-
 def end_process(identity: Identity) -> None:
     """SIGKILL to the process that this is, if it is one of this machine and still the same."""
     here = this_process()
@@ -154,7 +148,7 @@ def end_process(identity: Identity) -> None:
 async def made_within(seconds: float, make: Callable[[], Any]) -> Any:
     """What ``make`` gives, which asks the cluster's control service and blocks while that is away. Raises
     ``TimeoutError``; an actor that comes about all the same is ended."""
-    making = asyncio.ensure_future(on_daemon_thread(make))
+    making = asyncio.ensure_future(ask_ray(make))
     try:
         return await asyncio.wait_for(asyncio.shield(making), seconds)
     except BaseException:
@@ -270,7 +264,7 @@ async def messenger_elsewhere(name: str, path: str, node_id: str) -> Any:
     """The messenger of that name, if it lives and isn't on this node; else None. Raises ``StoreError`` (``other_actor``)
     if what has the name is something else, or speaks for another file: nothing is entrusted to it."""
     try:
-        handle: Any = await asyncio.to_thread(untyped_ray().get_actor, name, NAMESPACE)
+        handle: Any = await ask_ray(lambda: untyped_ray().get_actor(name, NAMESPACE))
     except ValueError:
         return None  # nobody has that name
     if not hasattr(handle, "identify") or not hasattr(handle, "carry"):

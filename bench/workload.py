@@ -141,7 +141,7 @@ def cluster(placement: Placement) -> Generator[None]:
     if placement == "process":
         yield
         return
-    from boundloop.actors.ray_cluster import untyped_ray
+    from boundloop.actors.ray_calls import untyped_ray
 
     ray = untyped_ray()
     ray.init(

@@ -1,15 +1,18 @@
 """Making an actor asks the cluster's control service, which may be away for good: the owner's loop goes on, and the making has an
-end. Played by functions that block."""
+end. So has leaving the cluster, which waits for what is out: Ray ends a process that detaches under such a call. Played by functions
+that block."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
+from types import SimpleNamespace
 from typing import Any, Final
 
 import pytest
 
-from boundloop.actors import ray_cluster
+from boundloop.actors import ray_calls, ray_cluster
+from boundloop.actors.ray_calls import NotAttached, ask_ray, end_actor
 from boundloop.actors.ray_run_actors import made_within
 
 WITHIN_S: Final = 30.0
@@ -22,14 +25,24 @@ class Ray:
     def __init__(self) -> None:
         self.killed: list[object] = []
         self.told = threading.Event()
+        self.answers = threading.Event()
+        self.answers.set()
         self.left = False
 
     def is_initialized(self) -> bool:
         return not self.left
 
+    def get_runtime_context(self) -> Any:
+        return SimpleNamespace(get_node_id=lambda: "n", gcs_address="a")
+
     def kill(self, actor: object, *, no_restart: bool) -> None:
         self.killed.append((actor, no_restart))
         self.told.set()
+        self.answers.wait(WITHIN_S)
+        assert not self.left, "left under a call: Ray would end the process"
+
+    def shutdown(self) -> None:
+        self.left = True
 
 
 @pytest.fixture
@@ -39,7 +52,9 @@ def ray(monkeypatch: pytest.MonkeyPatch) -> Ray:
     def the_fake() -> Any:
         return fake
 
-    monkeypatch.setattr(ray_cluster, "untyped_ray", the_fake)
+    for module in (ray_calls, ray_cluster):
+        monkeypatch.setattr(module, "untyped_ray", the_fake)
+    monkeypatch.setattr(ray_cluster, "_notices_to", lambda logger: None)
     return fake
 
 
@@ -107,8 +122,86 @@ def taken() -> str:
     raise ValueError("the name is taken")
 
 
+def leaving(*, started: bool) -> threading.Thread:
+    """A Runtime's last act, under way."""
+    thread = threading.Thread(target=ray_cluster.Cluster(started=started).leave)
+    thread.start()
+    return thread
+
+
+async def asked_until_it_is_left() -> None:
+    async with asyncio.timeout(WITHIN_S):
+        while True:
+            await ask_ray(lambda: None)
+
+
+@pytest.mark.parametrize("started", [True, False], ids=["ours", "the application's"])
+def test_a_cluster_is_left_when_nothing_is_out(ray: Ray, started: bool) -> None:
+    ray.answers.clear()
+    end_actor("actor")
+    assert ray.told.wait(WITHIN_S)
+    thread = leaving(started=started)
+    thread.join(SHORT_S)
+    assert thread.is_alive()
+    assert not ray.left
+    ray.answers.set()
+    thread.join(WITHIN_S)
+    assert not thread.is_alive()
+    assert ray.left == started
+
+
+def test_what_was_asked_for_but_has_not_begun_is_waited_for_too(
+    ray: Ray, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its thread has its first turn when it gets one."""
+    start = threading.Thread.start
+    held: list[threading.Thread] = []
+
+    def late(thread: threading.Thread) -> None:
+        if thread.name == "boundloop-end":
+            held.append(thread)
+        else:
+            start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", late)
+    end_actor("actor")
+    thread = leaving(started=False)
+    thread.join(SHORT_S)
+    assert thread.is_alive()
+    start(held[0])
+    thread.join(WITHIN_S)
+    assert not thread.is_alive()
+    assert ray.killed == [("actor", True)]
+
+
+def test_leaving_does_not_wait_for_ever(ray: Ray, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray_calls, "LEAVE_WAIT_S", SHORT_S)
+    ray.answers.clear()
+    end_actor("actor")
+    assert ray.told.wait(WITHIN_S)
+    thread = leaving(started=False)
+    thread.join(WITHIN_S)
+    assert not thread.is_alive()
+    ray.answers.set()
+
+
+def test_nothing_begins_while_it_is_left(ray: Ray) -> None:
+    ray.answers.clear()
+    end_actor("first")
+    assert ray.told.wait(WITHIN_S)
+    thread = leaving(started=True)
+    with pytest.raises(NotAttached):
+        asyncio.run(asked_until_it_is_left())
+    ray.answers.set()
+    thread.join(WITHIN_S)
+    assert ray.killed == [("first", True)]
+
+
 def test_a_cluster_that_was_left_is_asked_nothing_more(ray: Ray) -> None:
     """Ray would begin another cluster to end an actor in it."""
     ray.left = True
-    ray_cluster.kill_while_joined("actor")
+    end_actor("actor")
+    leaving(started=False).join(WITHIN_S)
     assert ray.killed == []
+    with pytest.raises(NotAttached):
+        asyncio.run(ask_ray(lambda: "asked"))

@@ -37,9 +37,10 @@ from boundloop.actors.executors import Dispatch
 from boundloop.actors.places import Kind, Refused, Want
 from boundloop.actors.pool_spec import Pool, shapes
 from boundloop.actors.pools import Pools
+from boundloop.actors.ray_calls import untyped_ray
 from boundloop.actors.ray_dispatch import RayExecutors
 from boundloop.actors.ray_executor import CONTROL, SyncExecutor
-from boundloop.actors.ray_pool_actors import RayExecutorFactory, check_options, refuse_retries, untyped_ray
+from boundloop.actors.ray_pool_actors import RayExecutorFactory, check_options, refuse_retries
 from boundloop.actors.shipping import Shipment, pack
 from boundloop.runtime.commands import Executed
 from boundloop.runtime.errors import BugError, DeclarationError
