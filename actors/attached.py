@@ -52,6 +52,7 @@ class Attached:
     """Made by ``open``. ``lost`` hears once that the owner is gone."""
 
     attached = True
+    broken = False
 
     def __init__(self, store: RemoteStore, lost: Callable[[], None]) -> None:
         self._store = store

@@ -397,24 +397,25 @@ class Runtime:
     def watch(self, watcher: Watcher) -> None:
         """Call ``watcher(run_id, state, events, first_seq)`` after every commit of this host, on its loop; it must be
         quick and must not change anything. One that raises is dropped: see ``watch_errors``."""
-        self._embedded.host_of().watchers.add(watcher)
+        self._embedded.watchers.add(watcher)
 
     def watch_progress(self, watcher: ProgressWatcher) -> None:
         """Call ``watcher(run_id, item)`` for provisional text of running attempts, on the host's loop. As ``watch``."""
-        self._embedded.host_of().watchers.add_of_progress(watcher)
+        self._embedded.watchers.add_of_progress(watcher)
 
     @property
     def watch_errors(self) -> tuple[BaseException, ...]:
         """What dropped watchers raised; their runs went on."""
-        return tuple(self._embedded.host_of().watchers.errors)
+        return tuple(self._embedded.watchers.errors)
 
     # --- life --------------------------------------------------------------------------------------------------
 
     def serve(self) -> None:
         """Host runs until SIGTERM or SIGINT (where this is the main thread) or another thread's ``close``; then close: runs
         are put down where they are within 8 s, and run actors that take longer are killed. The signals mean something
-        else only for that time. Raises ``StoreError``: ``closed`` if it is closed already, ``host_lost`` if the store stayed
-        away for so long that this host had to stop (on Ray the next owner is looked for instead)."""
+        else only for that time. Raises ``StoreError``: ``closed`` if it is closed already, ``host_lost`` if a file stayed
+        away for so long that this host had to stop, or of a bug (on Ray, and where a server keeps the store, this Runtime goes on by
+        itself once the store is back)."""
         embedded = self._embedded
         if embedded.closed:
             raise closed()

@@ -1,7 +1,8 @@
 """A Runtime's half that lives on its loop: it owns the store, or goes through whoever does. Runtime and its twin call into it.
 
 In a cluster the first Runtime on a store is its owner, the others go through it; when the owner is gone the next that
-notices takes its place. Without a cluster a store that is owned is refused.
+notices takes its place. Without a cluster a store that is owned is refused. Where a server keeps the store, a Runtime whose host had to
+stop because the server was away has the next one as soon as it is back.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import msgspec
 from ..adapters.port import ModelAdapter
 from ..eventstore.history import load_run
 from ..eventstore.inbox import KINDS, Inbox, Kind, gather_inbox
+from ..eventstore.location import parse_url
 from ..eventstore.port import EventStore
 from ..eventstore.shown_url import shown_url
 from ..eventstore.token_data import token_data_of
@@ -36,8 +38,10 @@ from .pool_spec import Pool
 from .provisional import Mark
 from .result import Result
 from .run_options import Asked, StartOptions
+from .server_use import ServerUse
 from .streaming import Committed, Follower, FollowItem, HostedElsewhere, News, Page, committed_from
 from .waiting import StillRunning, Until
+from .watching import Watchers
 from .wishes import CommandRefused
 
 T = TypeVar("T")
@@ -48,6 +52,9 @@ MOVES_MAX: Final = 60
 MOVE_PAUSE_S: Final = 0.5
 MOVE_S: Final = 30.0
 """How long the next owner is looked for: its process may have to be started anew."""
+
+MOVE_LEAST_S: Final = 5.0
+"""So long it is looked for by a call, too, that is to take less."""
 
 OPENING_S: Final = 120.0
 """How long one that is there may take to open or to close: executors that come up, a messenger on a node that is slow."""
@@ -74,9 +81,12 @@ FILES_BESIDES: Final = 256
 
 
 class Serving(Protocol):
-    """What both halves can."""
+    """What both halves can. ``broken``: of a bug, which whoever goes on here would meet again."""
 
     attached: bool
+
+    @property
+    def broken(self) -> bool: ...
 
     @property
     def store(self) -> EventStore: ...
@@ -100,8 +110,9 @@ class Serving(Protocol):
     async def close(self) -> None: ...
 
 
-class ClusterUse(Protocol):
-    """How a Runtime uses Ray: ``actors/ray_cluster_use.py``, or not at all."""
+class StoreUse(Protocol):
+    """How a Runtime finds out who serves its store, again and again: on Ray ``ray_cluster_use.py``, ``server_use.py`` where a server
+    keeps it. A file that no cluster shares has one owner, once."""
 
     async def serve(
         self,
@@ -115,27 +126,28 @@ class ClusterUse(Protocol):
 
     @property
     def address(self) -> str:
-        """Of the cluster's GCS."""
+        """Of the cluster's GCS; empty without one."""
         ...
 
-    def leave(self) -> None: ...
+    async def leave(self) -> None: ...
 
 
 class Embedded:
     """All methods but ``host_of`` belong on the loop. ``closed`` is set by whoever begins to close."""
 
     def __init__(
-        self, parts: Parts, *, prices: PriceTable, principal: str, cluster: Callable[[], ClusterUse] | None
+        self, parts: Parts, *, prices: PriceTable, principal: str, cluster: Callable[[], StoreUse] | None
     ) -> None:
         self.parts = parts
         self.prices = prices
         self.principal = principal
         self.closed = False
         self._join = cluster
-        self._cluster: ClusterUse | None = None
+        self._use: StoreUse | None = None
         self._serving: Serving | None = None
-        self._moving = asyncio.Lock()
+        self._search: asyncio.Task[None] | None = None
         self._mover: asyncio.Task[None] | None = None
+        self._clock: Callable[[], int] | None = None
         self._finding: asyncio.Future[Serving] | None = None
         self._url = ""
         self.told_of_loss: list[Callable[[], None]] = []
@@ -153,20 +165,24 @@ class Embedded:
     @property
     def ray_address(self) -> str:
         """Of the cluster in use; empty without one."""
-        return "" if self._cluster is None else self._cluster.address
+        return "" if self._use is None else self._use.address
 
     async def open(
         self, store: str | EventStore, *, take_over: bool, clock: Callable[[], int] | None
     ) -> None:
         """Open the store and begin to host, or attach to whoever does."""
-        if isinstance(store, str) and self._join is not None:
-            self._cluster = self._join()
+        self._clock = clock
+        if isinstance(store, str):
             self._url = store
+            if self._join is not None:
+                self._use = self._join()
+            elif parse_url(store).kind == "postgres":
+                self._use = ServerUse()
         try:
             self._serving = await self._found(store, take_over, clock)
         except BaseException:
-            if self._cluster is not None:
-                self._cluster.leave()
+            if self._use is not None:
+                await self._use.leave()
             raise
 
     async def _found(
@@ -179,7 +195,7 @@ class Embedded:
             try:
                 return await self._found_now(store, take_over, clock)
             except StoreError as error:
-                if error.code not in GONE or self._cluster is None or self._is_final(error, time() - began):
+                if error.code not in GONE or self._use is None or self._is_final(error, time() - began):
                     raise
             await asyncio.sleep(MOVE_PAUSE_S)
 
@@ -193,10 +209,7 @@ class Embedded:
         try:
             return await finding
         except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if task is None or not task.cancelling():
-                raise closed() from None  # ``shut_down`` put an end to it
-            raise
+            raise _unless_ended_by_closing() from None
 
     def _is_final(self, error: StoreError, passed_s: float) -> bool:
         """Whether no further try is made after this one."""
@@ -207,8 +220,8 @@ class Embedded:
     async def _served(
         self, store: str | EventStore, take_over: bool, clock: Callable[[], int] | None
     ) -> Serving:
-        if self._cluster is not None and isinstance(store, str):
-            return await self._cluster.serve(
+        if self._use is not None and isinstance(store, str):
+            return await self._use.serve(
                 self.parts, store, take_over=take_over, clock=clock, lost=self._owner_lost
             )
         return await Owning.open(self.parts, store, take_over=take_over, clock=clock, lost=self._owner_lost)
@@ -220,21 +233,23 @@ class Embedded:
         if self._finding is not None:
             self._finding.cancel()
         try:
-            async with self._moving:  # whoever looks for the next owner sees that this Runtime closes
-                if self._serving is not None:
-                    await self._serving.close()
+            if self._search is not None:
+                self._search.cancel()
+                await asyncio.gather(self._search, return_exceptions=True)
+            if self._serving is not None:
+                await self._serving.close()
             if self.adapter is not None:
                 await self.adapter.close()
         finally:
-            if self._cluster is not None:
-                self._cluster.leave()
+            if self._use is not None:
+                await self._use.leave()
 
     # --- from owner to owner ---------------------------------------------------------------------------------------
 
     def _owner_lost(self) -> None:
-        """Found out without a call: the next owner is looked for at once, so that runs don't wait for one. Without a
-        cluster there is none; whoever only serves is told."""
-        if self._cluster is None:
+        """Found out without a call: the next owner is looked for at once, so that runs don't wait for one. Where there is
+        none, whoever only serves is told."""
+        if self._serving is not None and not self._may_move(self._serving):
             for tell in tuple(self.told_of_loss):
                 tell()
         elif not self.closed and (self._mover is None or self._mover.done()):
@@ -253,35 +268,47 @@ class Embedded:
                 await asyncio.sleep(MOVE_PAUSE_S)
 
     async def _move_on(self, from_: Serving) -> None:
-        """Find the next owner, or become it. Raises ``StoreError`` if neither comes about in time."""
-        async with self._moving:
-            if self._serving is not from_ or self.closed:
+        """Wait until the next owner is found, or this is it. All who ask meanwhile wait for one search, and hear of its end at
+        the same time, however many they are. Raises ``StoreError`` if it found none in time."""
+        if self._serving is not from_ or self.closed:
+            return
+        if self._search is None or self._search.done():
+            self._search = asyncio.create_task(self._search_after(from_))
+            self._search.add_done_callback(_looked_at)
+        try:
+            await asyncio.shield(self._search)
+        except asyncio.CancelledError:
+            raise _unless_ended_by_closing() from None
+
+    async def _search_after(self, from_: Serving) -> None:
+        time = asyncio.get_running_loop().time
+        began = time()
+        with contextlib.suppress(Exception):  # what it still holds goes with its process
+            async with asyncio.timeout(MOVE_S):
+                await from_.close()
+        while True:
+            try:
+                self._serving = await self._found_now(self._url, False, self._clock)
+            except StoreError as error:
+                last = error
+            except Exception as error:  # noqa: BLE001  whatever Ray raises while the cluster is not itself
+                last = StoreError("owner_gone", f"no next owner: {error}"[:300], path=shown_url(self._url))
+            else:
                 return
-            time = asyncio.get_running_loop().time
-            began = time()
-            with contextlib.suppress(Exception):  # what it still holds goes with its process
-                async with asyncio.timeout(MOVE_S):
-                    await from_.close()
-            while True:
-                try:
-                    self._serving = await self._found_now(self._url, False, None)
-                except StoreError as error:
-                    last = error
-                except Exception as error:  # noqa: BLE001  whatever Ray raises while the cluster is not itself
-                    last = StoreError(
-                        "owner_gone", f"no next owner: {error}"[:300], path=shown_url(self._url)
-                    )
-                else:
-                    return
-                if self._is_final(last, time() - began):
-                    raise last
-                await asyncio.sleep(MOVE_PAUSE_S)
+            if self._is_final(last, time() - began):
+                raise last
+            await asyncio.sleep(MOVE_PAUSE_S)
 
     async def _with(
-        self, call: Callable[[Serving], Awaitable[T]], *, within_s: float | None = OWNER_ANSWER_S
+        self,
+        call: Callable[[Serving], Awaitable[T]],
+        *,
+        within_s: float | None = OWNER_ANSWER_S,
+        end_s: float | None = None,
     ) -> T:
         """Make a call that may be made again with the next owner. ``within_s``: how long one may take through another
-        process. Raises what the call raises, and ``StoreError`` (``owner_gone``, ``owner_silent``)."""
+        process; ``end_s``: until when a next owner is waited for, on the loop's clock. Raises what the call raises, and
+        ``StoreError`` (``owner_gone``, ``owner_silent``, and what kept the next owner away)."""
         for _ in range(MOVES_MAX):
             serving = self.serving
             try:
@@ -291,7 +318,11 @@ class Embedded:
             except StoreError as error:
                 if error.code not in GONE or not self._may_move(serving) or self.closed:
                     raise
-                await self._move_on(serving)
+                try:
+                    async with asyncio.timeout_at(end_s):
+                        await self._move_on(serving)
+                except TimeoutError:
+                    raise error from None
         raise StoreError("owner_gone", "owners keep going away", path=shown_url(self._url))
 
     async def _answered(self, call: Awaitable[T], within_s: float) -> T:
@@ -307,7 +338,7 @@ class Embedded:
             ) from error
 
     def _may_move(self, serving: Serving) -> bool:
-        return serving.attached or self._cluster is not None
+        return serving.attached or (self._use is not None and not serving.broken)
 
     @property
     def serving(self) -> Serving:
@@ -319,9 +350,9 @@ class Embedded:
     def failure(self) -> StoreError | None:
         """Why this process hosts nothing any more, from any thread; None while it does, or looks for the next owner."""
         serving = self._serving
-        if self._cluster is not None or not isinstance(serving, Owning):
+        if not isinstance(serving, Owning) or self._may_move(serving):
             return None
-        return serving.host.failed
+        return serving.failed
 
     def host_of(self) -> Host:
         """This process's host, from any thread. Raises ``StoreError`` (``closed``, ``attached``)."""
@@ -331,6 +362,12 @@ class Embedded:
                 "attached", "another process owns the store and hosts its runs", path=shown_url(self._url)
             )
         return serving.host
+
+    @property
+    def watchers(self) -> Watchers:
+        """Of this process's hosts, the next ones too. Raises as ``host_of``."""
+        self.host_of()
+        return self.parts.watchers
 
     # --- commands --------------------------------------------------------------------------------------------------
 
@@ -455,7 +492,8 @@ class Embedded:
         async def wait(serving: Serving) -> Result:
             return await serving.result(run_id, None if end is None else max(0.0, end - loop.time()), until)
 
-        return await self._with(wait, within_s=None)
+        look_s = None if end is None else max(end, loop.time() + MOVE_LEAST_S)
+        return await self._with(wait, within_s=None, end_s=look_s)
 
     async def stream(self, run_id: str, after_seq: int, until: Until) -> AsyncGenerator[Committed]:
         """Committed events from ``after_seq`` on, until the run rests or stops."""
@@ -512,7 +550,7 @@ class Embedded:
     async def _insist_on_a_host(self, run_id: str, until: Until) -> None:
         """Whether anybody can carry it on is asked now and then, or a reader could wait for ever."""
         with contextlib.suppress(StillRunning):
-            await self.result(run_id, 0.0, until)
+            await self._with(lambda serving: serving.result(run_id, 0.0, until), within_s=None)
 
     async def _grown(self, run_id: str, after_seq: int, timeout_s: float) -> bool:
         """Wait for an append; False if none came in time."""
@@ -527,6 +565,19 @@ class Embedded:
         )
 
 
+def _unless_ended_by_closing() -> BaseException:
+    """What is raised for a cancellation: itself if the caller was cancelled, or that ``shut_down`` put an end to what it waited
+    for."""
+    task = asyncio.current_task()
+    return asyncio.CancelledError() if task is not None and task.cancelling() else closed()
+
+
+def _looked_at(done: asyncio.Task[None]) -> None:
+    """Whoever waited for it may have gone away meanwhile: its error is no complaint of the loop's."""
+    if not done.cancelled():
+        done.exception()
+
+
 def cluster_use(
     ray_option: str | None,
     *,
@@ -535,7 +586,7 @@ def cluster_use(
     warm: int,
     dense_actors: int,
     pools: Mapping[str, Pool] | None,
-) -> Callable[[], ClusterUse] | None:
+) -> Callable[[], StoreUse] | None:
     """How ``Runtime(ray=…)`` uses Ray; None if it doesn't. Imports nothing of Ray unless it is to be used. Raises
     ``DeclarationError``."""
     from .ray_cluster import attached, refuse_bad_address

@@ -126,7 +126,7 @@ class Host:
 
     ``looks``: it takes up whatever is ready in the store; without, only what it is told to adopt. ``elsewhere``: other
     hosts that this one hands ready runs to. ``executors``: where tools run; this process's own unless given. ``host_id``: a name of its
-    own unless given, for a simulation."""
+    own unless given, for a simulation. ``failed``: why it stopped; ``broken``: of a bug, which a next host would meet again."""
 
     def __init__(
         self,
@@ -161,6 +161,7 @@ class Host:
         self.refused_watchers: list[Callable[[str, BaseException], None]] = []
         self.failed_watchers: list[Callable[[BaseException], None]] = []
         self.failed: StoreError | None = None
+        self.broken = False
         self.failures: dict[str, BaseException] = {}
         self._drivers: dict[str, RunDriver] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -173,13 +174,18 @@ class Host:
         self._ready = asyncio.Event()
         self._sleeps_until_ms = 0
         self._closing = False
+        self._may_have_row = False
         self._row = OwnerRow(store, self.host_id)
         self._background: list[asyncio.Task[None]] = []
 
-    async def open(self, *, dead_hosts: Sequence[str] = ()) -> None:
-        """Register and begin to take up ready runs. ``dead_hosts`` are proven dead by the caller."""
+    async def open(self, *, dead_hosts: Sequence[str] = (), stopped_host: str = "") -> None:
+        """Register and begin to take up ready runs. ``dead_hosts`` are proven dead by the caller; ``stopped_host`` is one of this
+        process's own that has put down all it had."""
         for host_id in dead_hosts:
             await self.store.drop_host(host_id, died=True)
+        if stopped_host:
+            await self.store.drop_host(stopped_host)
+        self._may_have_row = True
         await self._row.register()
         self._background = [
             self._loop.create_task(self._while_it_holds(work))
@@ -202,7 +208,7 @@ class Host:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(EXECUTORS_S):
                 await self.executors.close()
-        if self.failed is None:
+        if self.failed is None and self._may_have_row:
             await self.store.drop_host(self.host_id)
 
     async def _stop_drivers(self) -> None:
@@ -689,6 +695,7 @@ class Host:
         except asyncio.CancelledError:
             raise
         except BaseException as error:
+            self.broken = True
             await self._lose(f"unexpected {type(error).__name__}", error)
 
     async def _renew(self) -> None:
@@ -711,7 +718,7 @@ class Host:
             return
         self.failed = StoreError(
             "host_lost",
-            f"this host has stopped, a new Runtime goes on with its runs: {why}"[:500],
+            f"this host has stopped, the next one goes on with its runs: {why}"[:500],
             path=self.host_id,
         )
         self.failed.__cause__ = cause

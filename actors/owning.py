@@ -43,6 +43,7 @@ from .result import Result, result_of
 from .secret_source import Secrets
 from .streaming import News
 from .waiting import StillRunning, Until, Waiters, rests
+from .watching import Watchers
 
 LOOK_ELSEWHERE_S: Final = 2.0
 HOW_TO_SHARE: Final = (
@@ -98,7 +99,7 @@ class HostingElsewhere(Elsewhere, Protocol):
 
 
 class Parts(msgspec.Struct, frozen=True, kw_only=True):
-    """An application, as its Runtime was given it."""
+    """An application, as its Runtime was given it. ``watchers``: of each host that this Runtime has, one after the other."""
 
     toolbox: Toolbox
     policy: Policy
@@ -109,6 +110,7 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
     groups: Mapping[str, int]
     dependencies: Mapping[str, Any]
     secrets: Secrets | None = None
+    watchers: Watchers = msgspec.field(default_factory=Watchers)
 
 
 class FitQuestion(msgspec.Struct, frozen=True, array_like=True):
@@ -167,10 +169,13 @@ class Owning:
         clock: Callable[[], int] | None,
         cluster: Callable[[Host, bool], HostingElsewhere] | None = None,
         lost: Callable[[], None] = lambda: None,
+        after: Owning | None = None,
     ) -> Owning:
         """Open the store and begin to host. ``cluster`` is given this process's host before it opens, and whether another
         owner died without closing, or may have. ``lost`` hears that this host had to stop, by a store that didn't answer in time: in a
-        cluster the file is given back by then, for whoever opens it next. Raises as ``open_store``; nothing is held then."""
+        cluster the file is given back by then, for whoever opens it next. ``after``: what this process was until its host had to
+        stop; its runs are ready at once, and its executors, which know what still runs, go on. Raises as ``open_store``; nothing is held
+        then."""
         self = cls(parts)
         self._lost = lost
         opened = await self._opened(store, take_over, clock) if isinstance(store, str) else store
@@ -178,7 +183,7 @@ class Owning:
         self._owns_store = isinstance(store, str)
         _listen(opened, self)
         try:
-            await self._begin(opened, cluster)
+            await self._begin(opened, cluster, None if after is None else after._host)
         except BaseException:
             with contextlib.suppress(Exception):  # what failed first is what is told
                 await self._wind_up()
@@ -187,7 +192,10 @@ class Owning:
         return self
 
     async def _begin(
-        self, opened: EventStore, cluster: Callable[[Host, bool], HostingElsewhere] | None
+        self,
+        opened: EventStore,
+        cluster: Callable[[Host, bool], HostingElsewhere] | None,
+        stopped: Host | None,
     ) -> None:
         parts = self.parts
         host = Host(
@@ -200,11 +208,14 @@ class Owning:
             groups=parts.groups,
             dependencies=parts.dependencies,
             secrets=parts.secrets,
+            executors=None if stopped is None else stopped.executors,
         )
         host.parked_watchers.append(self._parked)
         host.refused_watchers.append(self.waiters.fail)
         host.failed_watchers.append(self._host_failed)
         host.watchers.add(self._committed)
+        host.watchers.add(parts.watchers.committed)
+        host.watchers.add_of_progress(parts.watchers.progressed)
         # One file, one owner: whoever held a host row in it before is gone, proved by the lock that we hold. In a shared store
         # other hosts live on.
         alone = self._owns_store and not isinstance(opened, SharedStore)
@@ -220,7 +231,7 @@ class Owning:
             # Before this host looks for ready runs: those are to go there.
             await self._cluster.open(host)
             host.elsewhere = self._cluster
-        await host.open(dead_hosts=dead)
+        await host.open(dead_hosts=dead, stopped_host="" if stopped is None else stopped.host_id)
 
     async def _opened(self, url: str, take_over: bool, clock: Callable[[], int] | None) -> EventStore:
         try:
@@ -251,10 +262,9 @@ class Owning:
             self._giving_up = asyncio.create_task(self._give_up())
 
     async def _give_up(self) -> None:
-        try:
+        with contextlib.suppress(Exception):  # whoever closes it is told the same
             await self.close()
-        finally:
-            self._lost()
+        self._lost()
 
     async def _wind_up(self) -> None:
         """Whatever fails on the way, the rest is done, and the file is given back. All hosts put down what they have at the
@@ -288,6 +298,16 @@ class Owning:
     def store(self) -> EventStore:
         """The store."""
         return self.host.store
+
+    @property
+    def failed(self) -> StoreError | None:
+        """Why its host had to stop; None if it didn't."""
+        return None if self._host is None else self._host.failed
+
+    @property
+    def broken(self) -> bool:
+        """Whether its host stopped of a bug, which the next one would meet again."""
+        return self._host is not None and self._host.broken
 
     # --- runs ------------------------------------------------------------------------------------------------------
 

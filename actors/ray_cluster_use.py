@@ -103,7 +103,7 @@ class RayClusterUse:
         self._elsewhere = False
         self._store_id = ""
 
-    def leave(self) -> None:
+    async def leave(self) -> None:
         """End the cluster if it was started for this Runtime."""
         self._cluster.leave()
 

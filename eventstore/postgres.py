@@ -150,8 +150,7 @@ class PostgresStore(PostgresUpkeep):
     # --- how it is done --------------------------------------------------------------------------------------------
 
     async def _at_home(self, work: Callable[[], Awaitable[T]]) -> T:
-        if self._closing is not None:
-            raise StoreError("store_closed", "the store is closed", path=self.path)
+        self._refuse_if_closing()
         if asyncio.get_running_loop() is self._loop:
             return await work()
         if self._loop.is_closed():
@@ -161,6 +160,10 @@ class PostgresStore(PostgresUpkeep):
             return await work()
 
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(there(), self._loop))
+
+    def _refuse_if_closing(self) -> None:
+        if self._closing is not None:
+            raise StoreError("store_closed", "the store is closed", path=self.path)
 
     async def read_with(self, call: Callable[[Connection], Awaitable[T]], seconds: float = ANSWER_S) -> T:
         """A read on the connection that reads. It sees everything that this process was told is committed. A caller that is
@@ -173,23 +176,25 @@ class PostgresStore(PostgresUpkeep):
         return await asyncio.shield(reading)
 
     async def _read(self, call: Callable[[Connection], Awaitable[T]], seconds: float) -> T:
+        asked_s = self._loop.time()
         async with self._reading:
             for attempt in range(READ_TRIES):
+                self._refuse_if_closing()
                 try:
-                    link = await self._reading_link()
+                    link = await self._reading_link(asked_s)
                     return await answered(link.connection, call(link.connection), self._place, seconds)
                 except Cut as cut:
                     if attempt == READ_TRIES - 1:
                         raise StoreError("store_unreachable", str(cut)[:300], path=self.path) from cut
             raise AssertionError
 
-    async def _reading_link(self) -> Link:
-        await self._writer.settled()
+    async def _reading_link(self, asked_s: float) -> Link:
+        await self._writer.settled(asked_s)
         link = self._reader
         if link is None or link.connection.is_closed():
-            if link is not None:
-                # The server may have gone and come back without what it had: the writer finds out.
-                await self._writer.linked()
+            # The server may have gone and come back without what it had: the writer finds out. And where it is away, all who
+            # read are told by when all are told.
+            await self._writer.linked(asked_s)
             link = await connect(self._place, "boundloop reads")
             listening = link.connection.add_listener(self._place.channel, self._watch.hint)
             try:
@@ -499,6 +504,13 @@ class PostgresStore(PostgresUpkeep):
     async def _close(self) -> None:
         await self._watch.close()
         await self._writer.close()
+        await self._hang_up_reader()
+        async with (
+            self._reading
+        ):  # what still reads, or is about to connect for that, ends without its answer
+            await self._hang_up_reader()
+
+    async def _hang_up_reader(self) -> None:
         link, self._reader = self._reader, None
         if link is not None:
             await hang_up(link.connection)

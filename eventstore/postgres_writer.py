@@ -63,9 +63,9 @@ class _Run(msgspec.Struct):
 
 
 class _Job:
-    """``append`` or ``call``. ``future`` belongs to the store's loop."""
+    """``append`` or ``call``. ``future`` belongs to the store's loop, and ``asked_s`` is on its clock."""
 
-    __slots__ = ("append", "call", "future", "size_bytes", "uploaded")
+    __slots__ = ("append", "asked_s", "call", "future", "size_bytes", "uploaded")
 
     def __init__(
         self,
@@ -75,6 +75,7 @@ class _Job:
         uploaded: bool,
     ) -> None:
         self.future = future
+        self.asked_s = future.get_loop().time()
         self.append = append
         self.call = call
         self.uploaded = uploaded
@@ -108,9 +109,13 @@ class PostgresWriter:
         self._jobs: deque[_Job] = deque()
         self._more = asyncio.Event()
         self._closing = False
+        self._closed = False
         self._link: Link | None = None
         self._unsettled: list[Backend] = []
         self._connecting = asyncio.Lock()
+        self._lost_s = 0.0
+        self._missed_s = 0.0
+        self._missed = ""
         self._task: asyncio.Task[None] | None = None
         self._pace = Pace()
 
@@ -142,11 +147,11 @@ class PostgresWriter:
         self._more.set()
         return job.future
 
-    async def settled(self) -> None:
+    async def settled(self, asked_s: float) -> None:
         """Return when nothing is under way of which nobody knows whether it will yet take effect: what is read then is
-        so. Raises ``StoreError`` (``store_unreachable``)."""
+        so. Raises as ``linked``."""
         if self._unsettled:
-            await self.linked()
+            await self.linked(asked_s)
 
     async def close(self) -> None:
         """Finish what was handed in, and hang up."""
@@ -154,9 +159,11 @@ class PostgresWriter:
         self._more.set()
         if self._task is not None:
             await asyncio.wait((self._task,))
-        if self._link is not None:
-            connection, self._link = self._link.connection, None
-            await hang_up(connection)
+        self._closed = True
+        async with self._connecting:
+            link, self._link = self._link, None
+        if link is not None:
+            await hang_up(link.connection)
 
     # --- the work --------------------------------------------------------------------------------------------------
 
@@ -201,7 +208,7 @@ class PostgresWriter:
     async def _run_call(self, job: _Job) -> None:
         call = job.call
         assert call is not None
-        job.succeed(await self._tried(call))
+        job.succeed(await self._tried(call, job.asked_s))
 
     async def _run_appends(self, jobs: list[_Job]) -> None:
         try:
@@ -224,7 +231,8 @@ class PostgresWriter:
             [append_item(request, uploaded=job.uploaded) for job, request in zip(jobs, requests, strict=True)]
         ).decode()
         rows = await self._tried(
-            lambda connection: connection.fetch(APPEND, self._clock.given_ms(), lock_order(requests), items)
+            lambda connection: connection.fetch(APPEND, self._clock.given_ms(), lock_order(requests), items),
+            jobs[-1].asked_s,
         )
         self._pace.answered(len(jobs))
         about_all = rows[-1]
@@ -251,10 +259,10 @@ class PostgresWriter:
             else:
                 job.succeed(answer)
 
-    async def _tried(self, call: Callable[[Connection], Awaitable[T]]) -> T:
+    async def _tried(self, call: Callable[[Connection], Awaitable[T]], asked_s: float | None = None) -> T:
         """The call's answer on a connection that works; again if others got in its way. Raises ``StoreError``."""
         for attempt in range(SAME_AGAIN_MAX):
-            link = await self.linked()
+            link = await self.linked(asked_s)
             try:
                 return await answered(link.connection, call(link.connection), self.place)
             except Refused as error:
@@ -295,26 +303,35 @@ class PostgresWriter:
         self._unsettled.append(lost.backend)
         return await self.linked()
 
-    async def linked(self) -> Link:
-        """A connection that works, after everything on earlier ones is settled. Raises ``StoreError``
-        (``store_unreachable``) if there is none within ``REACH_S``."""
+    async def linked(self, asked_s: float | None = None) -> Link:
+        """A connection that works, after everything on earlier ones is settled. ``asked_s``: since when it is waited for, on the
+        loop's clock; since now unless given. Raises ``StoreError``: ``store_unreachable`` if there is none within ``REACH_S``, however
+        many wait for one, or ``store_closed``."""
         link = self._link
         if link is not None and not link.connection.is_closed() and not self._unsettled:
             return link
+        time = asyncio.get_running_loop().time
+        if asked_s is None:
+            asked_s = time()
         async with self._connecting:
             link = self._link
             if link is not None and not link.connection.is_closed() and not self._unsettled:
                 return link
+            if self._closed:
+                raise StoreError("store_closed", "the store is closed", path=self.place.shown)
             if link is not None:
                 self._link = None
+                self._lost_s = time()
                 link.connection.terminate()
                 self.reconnects += 1
-            self._link = await self._reached()
+            give_up_at = max(asked_s, self._lost_s) + REACH_S
+            if self._missed_s >= give_up_at:
+                raise self._unreachable()  # whoever waited before this one has looked for all that time, in vain
+            self._link = await self._reached(give_up_at)
             return self._link
 
-    async def _reached(self) -> Link:
+    async def _reached(self, give_up_at: float) -> Link:
         loop = asyncio.get_running_loop()
-        give_up_at = loop.time() + REACH_S
         pause_s = PAUSE_S
         while True:
             link: Link | None = None
@@ -326,15 +343,19 @@ class PostgresWriter:
                 if link is not None:
                     link.connection.terminate()
                 if loop.time() + pause_s >= give_up_at:
-                    raise StoreError(
-                        "store_unreachable", f"{cut}; nothing was sent"[:500], path=self.place.shown
-                    ) from cut
+                    self._missed_s, self._missed = loop.time() + pause_s, str(cut)
+                    raise self._unreachable() from cut
             except BaseException:
                 if link is not None:
                     link.connection.terminate()
                 raise
             await asyncio.sleep(pause_s)
             pause_s = min(pause_s * 2, PAUSE_S_MAX)
+
+    def _unreachable(self) -> StoreError:
+        return StoreError(
+            "store_unreachable", f"{self._missed}; nothing was sent"[:500], path=self.place.shown
+        )
 
     async def _take_up(self, link: Link) -> None:
         """End what is left of earlier connections, and see whether this is the store that it was, with all that it had."""

@@ -60,7 +60,7 @@ class SocketUse:
         except OwnedError:
             return await Attached.open(await socket_to_owner(real_path(parse_url(url).path)), lost)
 
-    def leave(self) -> None:
+    async def leave(self) -> None:
         """There is nothing to leave."""
 
 

@@ -108,6 +108,19 @@ class Server:
             select.select([handle], [], [], PATIENCE_S)
             os.close(handle)
 
+    def copied(self) -> Path:
+        """All that it has on disk, of one that is stopped: to be put back."""
+        owner, copy = self.data.stat(), self.folder / "copy"
+        shutil.copytree(self.data, copy)
+        for path in (copy, *copy.rglob("*")):
+            os.chown(path, owner.st_uid, owner.st_gid)
+        return copy
+
+    def put_back(self, copy: Path) -> None:
+        """What it had then, in place of what it has; as a standby that hadn't heard of more."""
+        shutil.rmtree(self.data)
+        copy.rename(self.data)
+
     def stop(self) -> None:
         """In order, ending every connection."""
         process = self._process

@@ -115,7 +115,7 @@ class HereUse:
         except OwnedError:
             return await Attached.open(await socket_to_owner(real_path(parse_url(url).path)), lost)
 
-    def leave(self) -> None:
+    async def leave(self) -> None:
         """There is nothing to leave."""
 
 
@@ -305,6 +305,7 @@ class Half:
     """One that goes through an owner."""
 
     attached = True
+    broken = False
 
     async def close(self) -> None:
         """Nothing is held."""
@@ -325,7 +326,7 @@ class Looking:
             raise self.errors[0] if self.stays else self.errors.pop(0)
         return Half()
 
-    def leave(self) -> None:
+    async def leave(self) -> None:
         """There is nothing to leave."""
 
 
@@ -354,7 +355,7 @@ def looks(
     async def body() -> None:
         half = Embedded(PARTS, prices=PriceTable(revision="none"), principal="p", cluster=None)
         looking: Any = Looking(loop, errors, stays=stays)
-        half._cluster = looking
+        half._use = looking
         serving: Any = Half()
         half._serving = serving
         half._url = "sqlite:///x"

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
-import shutil
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
@@ -173,14 +171,12 @@ async def test_a_server_that_comes_back_without_what_it_acknowledged_is_found_ou
     await log.write("start")
     await bystander.write("start")
     own_server.stop()
-    before = own_server.folder / "before"
-    _copy(own_server.data, before)
+    before = own_server.copied()
     own_server.start()
     await _insist(log, "intent", claim=claim(KEY))
     await late.write("start")
     own_server.kill()
-    shutil.rmtree(own_server.data)
-    before.rename(own_server.data)
+    own_server.put_back(before)
     own_server.start()
 
     with pytest.raises(StoreError) as caught:
@@ -207,14 +203,6 @@ async def _insist(log: LogWriter, text: str, **fields: Any) -> None:
             answer = await log.store.append(request)
     assert isinstance(answer, Appended | AlreadyDone)
     log.follow(request)
-
-
-def _copy(data: Path, copy: Path) -> None:
-    """The same files of the same owner."""
-    owner = data.stat()
-    shutil.copytree(data, copy)
-    for path in (copy, *copy.rglob("*")):
-        os.chown(path, owner.st_uid, owner.st_gid)
 
 
 @pytest.mark.asyncio

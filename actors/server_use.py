@@ -1,0 +1,48 @@
+"""How a Runtime without Ray uses a store that a server keeps: beside other hosts, and with a host of its own again after the
+server was away for too long.
+
+The store stays open meanwhile: it remembers what was acknowledged to this process, and looks whether that is there when it
+reaches a server again, and whether it is the same store at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from ..eventstore.location import open_store
+from ..eventstore.port import EventStore
+from .owning import Owning, Parts
+
+
+class ServerUse:
+    """A ``StoreUse``: the store, and what the last host on it left."""
+
+    address: Final = ""
+
+    def __init__(self) -> None:
+        self._store: EventStore | None = None
+        self._before: Owning | None = None
+
+    async def serve(
+        self,
+        parts: Parts,
+        url: str,
+        *,
+        take_over: bool,
+        clock: Callable[[], int] | None,
+        lost: Callable[[], None],
+    ) -> Owning:
+        """Host beside whoever else does. Raises as ``open_store``, or as the store's calls once it is open."""
+        if self._store is None:
+            self._store = await open_store(url, clock=clock)
+        serving = await Owning.open(
+            parts, self._store, take_over=take_over, clock=clock, lost=lost, after=self._before
+        )
+        self._before = serving
+        return serving
+
+    async def leave(self) -> None:
+        """Close the store."""
+        if self._store is not None:
+            await self._store.close()
