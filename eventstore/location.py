@@ -1,22 +1,23 @@
 """From a store's URL to a store.
 
 ``memory://`` · ``sqlite:///relative/file.db`` · ``sqlite:////absolute/file.db`` · ``postgresql://user@host/database``
-(``postgres_url`` says what it takes). A file's URL has no query, no user, no fragment: a store has no options that change
-what it promises.
+(``file_url`` and ``postgres_address`` say what they take).
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from urllib.parse import unquote, urlsplit
 
 import msgspec
 
 from ..runtime.errors import StoreError, StoreUrlError
+from .file_url import read_file_url
 from .port import EventStore, ReadyListener, SubmitHandler
-from .postgres_url import SCHEMES, hidden, parse_postgres_url
-from .shown_url import shown_url, url_to_type
+from .postgres_address import SCHEMES
+from .postgres_url import parse_postgres_url
+from .shown_url import hidden, shown_url, url_to_type
+from .store_address import AddressRefused
 
 
 class Location(msgspec.Struct, frozen=True):
@@ -31,31 +32,11 @@ def parse_url(url: str) -> Location:
     if url.partition("://")[0] in SCHEMES:
         parse_postgres_url(url)
         return Location("postgres")
-    shown = hidden(url)
     try:
-        parts = urlsplit(url)
-    except ValueError:
-        raise StoreUrlError(shown, "it can't be read as a URL") from None
-    if not url[len(parts.scheme) :].startswith("://"):
-        raise StoreUrlError(shown, "write memory://, sqlite:///file or postgresql://host/database")
-    if parts.query or parts.fragment:
-        raise StoreUrlError(
-            shown, "a store URL takes neither a query nor a fragment (write %3F for ? and %23 for #)"
-        )
-    if parts.scheme == "memory":
-        if parts.netloc or parts.path not in ("", "/"):
-            raise StoreUrlError(shown, "memory:// takes nothing after it")
-        return Location("memory")
-    if parts.scheme != "sqlite":
-        raise StoreUrlError(
-            shown, "known stores are memory://, sqlite:///file and postgresql://host/database"
-        )
-    if parts.netloc:
-        raise StoreUrlError(shown, "a file needs three slashes: sqlite:///relative or sqlite:////absolute")
-    path = unquote(parts.path[1:])
-    if not path or path.endswith("/") or "\0" in path:
-        raise StoreUrlError(shown, "there is no file name")
-    return Location("sqlite", path)
+        path = read_file_url(url)
+    except AddressRefused as refusal:
+        raise StoreUrlError(hidden(url), str(refusal)) from None
+    return Location("sqlite", path) if path else Location("memory")
 
 
 async def open_store(

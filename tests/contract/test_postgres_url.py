@@ -33,7 +33,40 @@ def test_an_address_is_handed_to_the_driver_without_what_is_ours() -> None:
         "postgresql://h/runs?schema=A",
         'postgresql://h/runs?schema=a"b',
         "postgresql://h/runs?schema",
+        "postgresql://h/runs?schema=",
+        "postgresql://h/runs?schema=x&",
         "postgresql://h/runs#x",
+        "postgresql://h/runs#",
+        "postgresql://h/runs?sslmode=bogus",
+        "postgresql://h/runs?sslmode=",
+        "postgresql://h/runs?sslcert=/a;b",
+        "postgresql://h/runs?sslkey=/a%26b",
+        "postgresql://h/a:b",
+        "postgresql://h/a%3Ab",
+        "postgresql://h/runs?host=/run/pg",
+        "postgresql://h:5432/runs?port=5433",
+        "postgresql://h/runs?host=",
+        "postgresql://app@:5433/runs",
+        "postgresql://app@:/runs",
+        "postgresql://app@h1,/runs",
+        "postgresql://app@h%2Ch2/runs",
+        "postgresql://app@[::1]5433/runs",
+        "postgresql://app@[::1]:/runs",
+        "postgresql://app@[::1]:x/runs",
+        "postgresql:///runs?host=[::1",
+        "postgresql:///runs?host=x[::1]",
+        "postgresql:///runs?host=[::1]x:5432",
+        "postgresql:///runs?host=[[::1]]",
+        "postgresql:///runs?host=/run/pg,h2&port=5433,",
+        "postgresql:///runs?host=a,b&port=1,2,3",
+        "postgresql:///runs?host=a:5433&port=5432",
+        "postgresql:///runs?host=a,,b",
+        "postgresql:///runs?host=/run/pg;x",
+        "postgresql:///runs?port=1,2",
+        "postgresql:///runs?port=65536",
+        "postgresql:///runs?port=%D9%A3",
+        "postgresql://h:0012345678/runs",
+        f"postgresql://h:{'9' * 5000}/runs",
         "postgresql://app:s3cret@h/runs?nope=1",
         "postgresql://app@h/runs?password=s3cret",
         "postgresql+asyncpg://app:s3cret@h/runs",
@@ -55,6 +88,65 @@ def test_an_address_that_says_more_or_less_is_refused(url: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        ("postgresql://app@::1/runs", "an IPv6 address stands in brackets"),
+        ("postgresql://app@fe80::1%25eth0/runs", "an IPv6 address stands in brackets"),
+        ("postgresql:///runs?host=::1", "an IPv6 address stands in brackets"),
+        ("postgresql://app@[::1]5433/runs", "an IPv6 address stands in brackets"),
+        ("postgresql://app:p[x@h/runs", "%5B for ["),
+        ("postgresql://app:p[x]y@h/runs", "%5B for ["),
+        ("postgresql://app:p@x@h/runs", "%40 for @"),
+        ("postgresql://dom/app@h/runs", "%40 for @"),
+        ("postgresql:///runs?host=app@h", "%40 for @"),
+        ("postgresql://dom/app:x/runs", "%3A for :"),
+        ("postgresql://app:x:5432/runs", "%3A for :"),
+        ("postgresql://h/runs?schema=x&", "an option is name=value"),
+        ("postgresql://h/runs?schema", "an option is name=value"),
+        ("postgresql://h/runs?=x", "an option is name=value"),
+        ("postgresql://app@h/runs\n", "ends with a line's end"),
+        ("postgresql://app@h/runs\r\n", "ends with a line's end"),
+        ("sqlite:///runs.db\n", "ends with a line's end"),
+        ("postgresql://app@h/ru\tns", "a control character"),
+        ("postgresql://app@h/r uns", "a space"),
+        ("postgresql://app@h/runs?channel_binding=require", "not taken: channel_binding;"),
+        ("postgresql://app@h/runs?password=x", "not taken: password;"),
+        ("postgresql://app@h/runs?nope=x", "an option isn't known;"),
+        ("postgresql://app@h/runs?host=h2", "not in both"),
+        ("postgresql://app@:5433/runs", "?port="),
+        ("postgresql:///runs?host=a,b&port=1,2,3", "as many ports as hosts"),
+        ("postgresql://app@h/runs?sslmode=bogus", "sslmode is one of allow, disable, prefer, require"),
+        ("postgresql://app%3Ax@h/runs", "a password may stand there"),
+        ("postgresql://app@h", "there is no database name"),
+    ],
+)
+def test_what_refuses_an_address_says_what_is_wrong(url: str, says: str) -> None:
+    with pytest.raises(StoreUrlError) as caught:
+        parse_url(url)
+    assert says in caught.value.message
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://app%40corp:p@h/runs",
+        "postgresql://app@%2Frun%2Fpg:5433/runs",
+        "postgresql://app@[fe80::1%25eth0]:5432,[::2]/runs",
+        "postgresql://:p@h/runs",
+        "postgresql:///runs?host=[::1]:5432",
+        "postgresql:///runs?host=/run/pg,h2&port=5433",
+        "postgresql:///runs?host=/run/pg,h2&port=5433,00001",
+        "postgresql:///runs?port=65535",
+        "postgresql://h/runs?sslmode=verify-ca",
+        "postgresql://h/a/b?",
+        "postgresql://h/my%20runs",
+    ],
+)
+def test_what_the_driver_and_libpq_read_alike_is_taken(url: str) -> None:
+    assert parse_url(url).kind == "postgres"
+
+
+@pytest.mark.parametrize(
     ("url", "shown"),
     [
         ("postgresql://app:s3cret@h/runs", "postgresql://app:***@h/runs"),
@@ -67,9 +159,15 @@ def test_an_address_that_says_more_or_less_is_refused(url: str) -> None:
         ("sqlite:///a:b@c.db", "sqlite:///a:b@c.db"),
         ("runs.db", "runs.db"),
         ("mysql://x", "mysql://x"),
+        ("mysql://app:s3cret@h/runs", "mysql://***"),
+        ("mysql://s3cret@h/runs", "mysql://***"),
+        ("postgresql://h/runs;x", "postgresql://***"),
+        ("postgresql://h/runs&x", "postgresql://***"),
+        ("postgresql://h", "postgresql://h"),
+        ("sqlite:///runs.db?mode=ro", "sqlite://***"),
     ],
 )
-def test_of_an_address_that_is_taken_only_the_password_is_hidden(url: str, shown: str) -> None:
+def test_of_an_address_only_what_may_be_a_password_is_hidden(url: str, shown: str) -> None:
     assert shown_url(url) == shown
 
 
@@ -102,6 +200,41 @@ WRONG = [
     "postgresql://app:\ns3cret@h/runs",
     "postgresql://app:s3cret@h/ru\rns",
     " postgresql://app:s3cret@h/runs",
+    "postgresql://app:s3cret@h/runs\n",
+    "postgresql://dom/app:s3cret/runs",
+    "postgresql://app@h/runs&password=s3cret",
+    "postgresql://app@h/runs;password=s3cret",
+    "postgresql:///app%3As3cret%40h/runs",
+    "postgresql://app@h/runs?sslmode=require;password=s3cret",
+    "postgresql://app@h/runs?sslmode=require%26password=s3cret",
+    "postgresql://app@h/runs?sslrootcert=/a;password=s3cret",
+    "postgresql://app@h/runs?sslrootcert=/a%20password=s3cret",
+    "postgresql://app@h/runs?sslkey=/a%26password%3Ds3cret",
+    "postgresql://app@h/runs?schema=x;password=s3cret",
+    "postgresql://user=app&password=s3cret/runs",
+    "postgresql://user=app&password=s3cret@h/runs",
+    "postgresql:///runs?host=/x,app:s3cret@127.0.0.1",
+    "postgresql:///runs?host=/x;password=s3cret",
+    "postgresql:///runs?host=app%3As3cret%40h",
+    "postgresql://app%3As3cret%40h/runs",
+    "postgresql://app%3As3cret%40h",
+    "postgresql://app%253As3cret%2540h/runs",
+    "postgresql://app%3As3cret@h/runs",
+    "postgresql://app%253As3cret@h/runs",
+    "postgresql:///app%253As3cret/runs",
+    "postgresql%3A%2F%2Fapp%3As3cret%40h/runs",
+    "postgresql://app@[::1]s3cret/runs",
+    "postgresql://app:0012345678s3cret/runs",
+    "POSTGRESQ://app:s3cret\u2100@h/runs",
+    "POSTGRESQL://app:s3cret@h/runs",
+    "sqlite://app:s3cret@h/runs",
+    "sqlite:app:s3cret@h/runs",
+    "sqlite://app%3As3cret%40h/runs",
+    "sqlite:///runs.db?password=s3cret",
+    "sqlite:///app:s3cret@h/runs\n",
+    "memory://app:s3cret@h/x",
+    "memory:///app:s3cret@h/x",
+    "memory://?password=s3cret",
 ]
 
 
