@@ -37,7 +37,7 @@ from .port import (
 )
 from .postgres_append import BLOB_PART_BYTES, blob_parts, ledger_row
 from .postgres_clock import ServerClock
-from .postgres_link import ANSWER_S, LONG_ANSWER_S, Connection, Cut, Link, answered, connect
+from .postgres_link import ANSWER_S, LONG_ANSWER_S, Connection, Cut, Link, WrongSettings, answered, connect
 from .postgres_migrate import MIGRATION_S, MigrationCut, migrate, state_of
 from .postgres_upkeep import PostgresUpkeep
 from .postgres_url import PostgresPlace, parse_postgres_url
@@ -99,8 +99,8 @@ class PostgresStore(PostgresUpkeep):
         must_exist: bool = False,
     ) -> PostgresStore:
         """Connect, and make the schema if it isn't there (unless it ``must_exist``). With a listener or a handler the store
-        looks for what other processes did. Raises ``StoreUrlError``, ``NewerSchema``, ``DamagedFile`` or another
-        ``StoreError``."""
+        looks for what other processes did. Raises ``StoreUrlError``, ``WrongSettings``, ``NewerSchema``, ``DamagedFile`` or
+        another ``StoreError``."""
         store = cls(parse_postgres_url(url), clock=clock, on_submit=on_submit, on_ready=on_ready)
         try:
             await store._open(must_exist)
@@ -183,7 +183,7 @@ class PostgresStore(PostgresUpkeep):
                 try:
                     link = await self._reading_link(asked_s)
                     return await answered(link.connection, call(link.connection), self._place, seconds)
-                except Cut as cut:
+                except (Cut, WrongSettings) as cut:
                     if attempt == READ_TRIES - 1:
                         raise StoreError("store_unreachable", str(cut)[:300], path=self.path) from cut
             raise AssertionError

@@ -32,7 +32,7 @@ class ServerFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def server_facts(url: str) -> ServerFacts:
-    """Raises ``StoreUrlError``, ``NewerSchema``, ``DamagedFile``, ``StoreError``."""
+    """Raises ``StoreUrlError``, ``WrongSettings``, ``NewerSchema``, ``DamagedFile``, ``StoreError``."""
     place = parse_postgres_url(url)
     try:
         link = await connect(place, "boundloop doctor")

@@ -12,7 +12,8 @@ from typing import Any, Final, Protocol, TypeVar
 
 import msgspec
 
-from ..runtime.errors import BoundloopError, BugError, DamagedFile, DiskFull, StoreError
+from ..runtime.errors import BoundloopError, BugError, CallerError, DamagedFile, DiskFull, StoreError
+from .postgres_tls import fault_of_files
 from .postgres_url import PostgresPlace
 
 T = TypeVar("T")
@@ -66,6 +67,13 @@ class Cut(Exception):
     """The connection ended, or was ended, under a statement: whether it took effect isn't known."""
 
 
+class WrongSettings(CallerError):
+    """No server was asked: with what the address and the environment say, the driver can ask none."""
+
+    def __init__(self, message: str, place: PostgresPlace) -> None:
+        super().__init__("store_settings", message, path=place.shown)
+
+
 class Backend(msgspec.Struct, frozen=True):
     """The server's process behind a connection, by what tells it from a later one of the same number."""
 
@@ -90,11 +98,11 @@ def driver() -> Any:
 
 
 async def connect(place: PostgresPlace, name: str) -> Link:
-    """A connection that keeps what the store promises. Raises ``Cut`` if the server can't be reached now, ``StoreError`` if
-    asking again won't help."""
+    """A connection that keeps what the store promises. Raises ``Cut`` if the server can't be reached now, ``WrongSettings``
+    or ``StoreError`` if asking again won't help."""
     asyncpg = driver()
     try:
-        connection: Connection = await asyncpg.connect(
+        connection: Connection | None = await asyncpg.connect(
             place.dsn,
             timeout=CONNECT_S,
             target_session_attrs="read-write",
@@ -109,9 +117,18 @@ async def connect(place: PostgresPlace, name: str) -> Link:
             },
         )
     except (OSError, TimeoutError) as error:
+        if fault := fault_of_files(place.dsn):
+            raise WrongSettings(fault, place) from error
         raise Cut(str(error)[:300] or type(error).__name__) from error
+    except asyncpg.ClientConfigurationError as error:
+        raise WrongSettings(str(error)[:300], place) from error
+    except (ValueError, OverflowError):
+        connection = None
     except Exception as error:
         raise refused(error, place) from error
+    if connection is None:
+        # Raised out here, because what the driver raised may quote a password that stands in PGHOST.
+        raise WrongSettings("a host, a port or another value, here or in a PG variable, can't be read", place)
     try:
         return await _checked(connection, place)
     except BaseException:

@@ -23,7 +23,17 @@ from .port import AlreadyDone, Append, Appended, Conflict, Switch
 from .postgres_append import APPEND, answer_of, append_item, encode_items, lock_order
 from .postgres_clock import ServerClock
 from .postgres_heads import LOST_HEADS, Heads
-from .postgres_link import ANSWER_S, Backend, Connection, Cut, Link, Refused, answered, connect
+from .postgres_link import (
+    ANSWER_S,
+    Backend,
+    Connection,
+    Cut,
+    Link,
+    Refused,
+    WrongSettings,
+    answered,
+    connect,
+)
 from .postgres_pace import Pace
 from .postgres_url import PostgresPlace
 from .text_columns import from_column, to_column
@@ -306,7 +316,7 @@ class PostgresWriter:
     async def linked(self, asked_s: float | None = None) -> Link:
         """A connection that works, after everything on earlier ones is settled. ``asked_s``: since when it is waited for, on the
         loop's clock; since now unless given. Raises ``StoreError``: ``store_unreachable`` if there is none within ``REACH_S``, however
-        many wait for one, or ``store_closed``."""
+        many wait for one, or ``store_closed``; and ``WrongSettings`` before the store is open."""
         link = self._link
         if link is not None and not link.connection.is_closed() and not self._unsettled:
             return link
@@ -339,9 +349,12 @@ class PostgresWriter:
                 link = await connect(self.place, "boundloop writes")
                 await self._take_up(link)
                 return link
-            except Cut as cut:
+            except (Cut, WrongSettings) as cut:
                 if link is not None:
                     link.connection.terminate()
+                if isinstance(cut, WrongSettings) and not self.store_id:
+                    raise
+                # A store that is open had settings that worked: a file of them is on its way back.
                 if loop.time() + pause_s >= give_up_at:
                     self._missed_s, self._missed = loop.time() + pause_s, str(cut)
                     raise self._unreachable() from cut

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.postgres_server import Server, running
 
+from boundloop.eventstore import postgres_writer
 from boundloop.eventstore.postgres import PostgresStore
+from boundloop.eventstore.postgres_link import WrongSettings
 from boundloop.eventstore.postgres_url import parse_postgres_url
 from boundloop.runtime.errors import BoundloopError, DamagedFile, NewerSchema, StoreError, StoreUrlError
 
@@ -132,6 +135,81 @@ async def test_a_database_and_a_store_that_are_not_there_are_named(postgres: Ser
     assert (await refusal(postgres.url().replace("/postgres?", "/nothing?"))).code == "no_such_database"
     missing = await refusal(postgres.url(), must_exist=True)
     assert isinstance(missing, StoreUrlError)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("query", "environment", "says"),
+    [
+        ("sslmode=verify-full&sslrootcert=/nowhere/ca", {}, "sslrootcert can't be read: No such file"),
+        ("sslmode=require&sslrootcert={folder}", {}, "sslrootcert can't be read: "),
+        ("sslmode=verify-ca&sslcrl=/nowhere/crl&sslrootcert={empty}", {}, "sslrootcert can't be read: "),
+        ("sslcert=/nowhere/cert", {}, "sslcert can't be read: No such file"),
+        ("sslmode=verify-full", {"PGSSLROOTCERT": "/nowhere/ca"}, "sslrootcert can't be read: No such file"),
+        ("sslmode=verify-full", {"HOME": "/nowhere"}, "root certificate file"),
+        ("", {"PGSSLMODE": "bogus"}, "sslmode"),
+        ("", {"PGPORT": "1,2"}, "2 port numbers"),
+        ("", {"PGPORT": "s3cret"}, "in a PG variable, can't be read"),
+        ("", {"PGPORT": "0012345678"}, "in a PG variable, can't be read"),
+    ],
+)
+async def test_settings_with_which_no_server_can_be_asked_are_the_callers_mistake_at_once(
+    query: str, environment: dict[str, str], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "empty").write_bytes(b"")
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    query = query.format(folder=tmp_path, empty=tmp_path / "empty")
+    error = await refusal(f"postgresql://app:s3cret@127.0.0.1/runs?{query}")
+    assert isinstance(error, WrongSettings)
+    assert (error.actor, says in error.message) == ("caller", True), error.message
+    cause: BaseException | None = error
+    while cause is not None:
+        assert "s3cret" not in f"{cause} {cause!r}"
+        cause = cause.__context__
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    "query", ["", "&sslmode=prefer&sslrootcert=/nowhere/ca", "&sslmode=disable&sslkey=/nowhere/key"]
+)
+async def test_a_socket_that_is_not_there_may_be_there_soon(
+    query: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres_writer, "REACH_S", 0)
+    assert (await refusal(f"postgresql:///runs?host=/nowhere{query}")).code == "store_unreachable"
+
+
+@pytest.mark.asyncio
+async def test_a_file_that_goes_while_the_store_is_open_is_waited_for(
+    postgres: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Certificates are replaced under hosts that work: to them it is an outage."""
+    url = postgres.url()
+    store = await PostgresStore.open(url)
+    log = LogWriter(store, "r1")
+    await log.write("one")
+    monkeypatch.setattr(postgres_writer, "REACH_S", 0)
+    await sql(
+        url,
+        "SELECT count(pg_terminate_backend(pid, 5000)) FROM pg_stat_activity "
+        "WHERE application_name LIKE 'boundloop%' AND pid <> pg_backend_pid()",
+    )
+    with monkeypatch.context() as gone:
+        gone.setenv("PGSSLMODE", "verify-full")
+        gone.setenv("PGSSLROOTCERT", "/nowhere/ca")
+        codes: set[str] = set()
+        for _ in range(2):  # the first may meet the end of its connection
+            with pytest.raises(StoreError) as caught:
+                await log.append("two")
+            codes.add(caught.value.code)
+            with pytest.raises(StoreError) as caught:
+                await store.read("r1")
+            codes.add(caught.value.code)
+    assert codes <= {"store_unreachable", "commit_unknown"}
+    await log.append("two")
+    assert len(await store.read("r1")) == 2
+    await store.close()
 
 
 @pytest.mark.asyncio
