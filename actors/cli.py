@@ -10,6 +10,7 @@ from typing import Any, Final
 import click
 
 from .cli_output import FORMATS, INTERRUPTED, OK, USAGE, Format, Output, hung_up
+from .cli_scrub import scrubbed
 from .cli_text import safe_text
 
 COMMANDS: Final[dict[str, tuple[str, str]]] = {
@@ -113,19 +114,13 @@ def _invoke(given: list[str]) -> int:
 
 
 def _usage(error: click.ClickException, given: Sequence[str]) -> int:
-    from ..eventstore.shown_url import shown_url
-
     if error.format_message().startswith("Usage:"):  # nothing was asked for: the help, as it is
         sys.stderr.write(error.format_message() + "\n")
         return USAGE
     context = getattr(error, "ctx", None)
     if isinstance(context, click.Context):
         sys.stderr.write(context.get_usage() + "\n")
-    message = error.format_message()
-    for word in given:
-        if "://" in word:  # in another place than its own, so it is quoted as it is
-            message = message.replace(word, shown_url(word))
-    message = safe_text(message)
+    message = safe_text(scrubbed(error.format_message()))
     sys.stderr.write(f"boundloop: usage: {message}\n")
     Output(_format_asked_for(given)).usage_error(message)
     return USAGE

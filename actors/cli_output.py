@@ -19,6 +19,7 @@ from ..runtime.errors import (
     RunNotFound,
     StoreError,
 )
+from .cli_scrub import scrubbed
 from .cli_text import machine_json, plain, safe_json, safe_text, table
 
 Format = Literal["table", "json", "jsonl", "plain"]
@@ -194,12 +195,16 @@ class Output:
     def error(self, error: BoundloopError) -> int:
         """One line on stderr that names who must act, a JSON object too for programs; answers the exit code."""
         code = exit_code_of(error)
-        where = f" at {safe_text(error.path)}" if error.path else ""
-        says = f": {safe_text(error.message)}" if error.message else ""
+        where = f" at {safe_text(scrubbed(error.path))}" if error.path else ""
+        says = f": {safe_text(scrubbed(error.message))}" if error.message else ""
         who = "" if code == USAGE else f" (to act: {_WHO[error.actor]})"  # the usage says it
         self.to_stderr(f"{safe_text(error.code)}{where}{says}{who}")
         if self.for_programs:
-            fields = {name: item for name, item in vars(error).items() if isinstance(item, str | int | bool)}
+            fields = {
+                name: scrubbed(item) if isinstance(item, str) else item
+                for name, item in vars(error).items()
+                if isinstance(item, str | int | bool)
+            }
             self.line(machine_json({"error": {**fields, "actor": error.actor, "exit_code": code}}))
         return code
 

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from boundloop.actors.cli_scrub import scrubbed
 from boundloop.actors.cli_text import (
     machine_json,
     quoted,
@@ -45,6 +46,54 @@ HOSTILE = {
 @pytest.mark.parametrize(("text", "shown"), HOSTILE.items(), ids=ascii)
 def test_what_would_act_is_written_out(text: str, shown: str) -> None:
     assert safe_text(text) == shown
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "approved by os:me@host.example, at 12:30:05",
+        "sqlite:///home/me@corp/a:b.db: there is no such file",
+        "memory:// sqlite:///file and postgresql://host/database",
+        "(postgresql://app@h:5432/runs?sslcert=/a@b/c)",
+        "postgresql://app:***@h/runs, postgresql://*** and ***: refused",
+        "https://example.com/@scope/page and http://127.0.0.1:8080/v1",
+        "postgres:5432 and 127.0.0.1:5432 refused the connection",
+        "image: repo@sha256:abc  in\ta line",
+        "write %40 for @, %3A for :, %2F for /",
+        "there is no password: PGPASSWORD gives one",
+        "",
+    ],
+)
+def test_a_text_without_a_password_is_printed_as_it_is(text: str) -> None:
+    assert scrubbed(text) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("no run 'postgresql://app:s3cret@h/runs'.", "no run 'postgresql://app:***@h/runs'."),
+        ("a postgresql://app:s3 cret@h/runs, b", "a postgresql://***, b"),
+        ("a POSTGRES:app:s3cret@h b", "a *** b"),
+        ("a redis://:s3cret@h/1 b", "a redis://*** b"),
+        ("a sqlite://app:s3cret@h/runs b", "a sqlite://*** b"),
+        ("x=mysql://app%3As3cret%40h", "x=mysql://***"),
+        ("a app:s3cret@h/runs b", "a *** b"),
+        ("a app%3As3cret%40h%2Fruns b", "a *** b"),
+        ("host=h password=s3cret dbname=x", "host=h password=*** dbname=x"),
+        ("PGPASSWORD=s3cret, sslpassword%3Ds3cret", "PGPASSWORD=***, sslpassword%3D***"),
+        (r"'host=h pwd = \'s3 cret\' x'", "'host=h pwd = ***'"),
+    ],
+)
+def test_a_password_in_a_text_is_not_printed(text: str, shown: str) -> None:
+    assert scrubbed(text) == shown
+
+
+@pytest.mark.parametrize(
+    "part", ["a:", "postgres", "postgresql://a:b ", "password", "password='", "'", ":", "%3A"]
+)
+def test_a_long_text_is_looked_through_in_a_moment(part: str) -> None:
+    """Quadratic, this would take minutes."""
+    assert len(scrubbed(f"{part * (400_000 // len(part))} postgresql://app:s3cret@h/runs")) < 401_000
 
 
 def harmless(text: str) -> bool:
