@@ -335,7 +335,7 @@ class PostgresWriter:
                 link.connection.terminate()
                 self.reconnects += 1
             give_up_at = max(asked_s, self._lost_s) + REACH_S
-            if self._missed_s >= give_up_at:
+            if asked_s <= self._missed_s and give_up_at <= self._missed_s + PAUSE_S_MAX:
                 raise self._unreachable()  # whoever waited before this one has looked for all that time, in vain
             self._link = await self._reached(give_up_at)
             return self._link
@@ -356,7 +356,7 @@ class PostgresWriter:
                     raise
                 # A store that is open had settings that worked: a file of them is on its way back.
                 if loop.time() + pause_s >= give_up_at:
-                    self._missed_s, self._missed = loop.time() + pause_s, str(cut)
+                    self._missed_s, self._missed = loop.time(), str(cut)
                     raise self._unreachable() from cut
             except BaseException:
                 if link is not None:
