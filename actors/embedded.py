@@ -236,13 +236,20 @@ class Embedded:
             if self._search is not None:
                 self._search.cancel()
                 await asyncio.gather(self._search, return_exceptions=True)
-            if self._serving is not None:
-                await self._serving.close()
+            for serving in self._open_ones():
+                await serving.close()
             if self.adapter is not None:
                 await self.adapter.close()
         finally:
             if self._use is not None:
                 await self._use.leave()
+
+    def _open_ones(self) -> list[Serving]:
+        """What is in use, and what was found just as the search for it was ended."""
+        found = self._finding
+        late = found is not None and found.done() and not found.cancelled() and found.exception() is None
+        both = [self._serving, found.result() if found is not None and late else None]
+        return list({id(one): one for one in both if one is not None}.values())
 
     # --- from owner to owner ---------------------------------------------------------------------------------------
 

@@ -451,6 +451,34 @@ def test_closing_does_not_wait_for_a_look_that_hangs() -> None:
     looks([], test)
 
 
+def test_an_owner_that_is_found_as_this_runtime_closes_is_closed_too() -> None:
+    """Else it would host on, and keep its file, with nobody to end it."""
+
+    async def test(loop: SteppedLoop, looking: Looking, half: Any) -> None:
+        found, go_on, ended = Half(), asyncio.Event(), list[Half]()
+
+        async def serve(*_: Any, **__: Any) -> Half:
+            await go_on.wait()
+            return found
+
+        async def close() -> None:
+            ended.append(found)
+
+        found.close = close  # type: ignore[method-assign]  # to see it
+        looking.serve = serve  # type: ignore[method-assign]  # one that takes its time
+        asked = asyncio.ensure_future(half._move_on(half._serving))
+        await loop.settle()
+        go_on.set()
+        await asyncio.sleep(0)  # it is found, and nobody has looked yet
+        half.closed = True
+        await half.shut_down()
+        assert ended == [found]
+        with pytest.raises(StoreError, match="closed"):
+            await asked
+
+    looks([], test)
+
+
 # --- the bounds fit ----------------------------------------------------------------------------------------------------
 
 
