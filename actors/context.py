@@ -98,16 +98,12 @@ class ToolContext:
         self.resource_version = resource_version
         self.cancel = CancelToken()
         self.dependencies = dependencies
-        self.valid_for(valid_ms)
+        self._valid_until = time.monotonic() + valid_ms / 1_000
 
     @property
     def remaining_s(self) -> float:
         """Seconds that this attempt has left, by this process's monotonic clock; never below 0."""
         return max(0.0, self._valid_until - time.monotonic())
-
-    def valid_for(self, ms: int) -> None:
-        """Set what this attempt has left, from now on. For whoever runs it: it puts nothing off."""
-        self._valid_until = time.monotonic() + ms / 1_000
 
     def spent(self, micros: int) -> None:
         """Say what this attempt has cost beside what was said before, in micro-units of the run's currency. The sum settles what
@@ -120,3 +116,8 @@ class ToolContext:
     def spent_micros(self) -> int | None:
         """What was said so far; None if nothing was."""
         return self._spent_micros
+
+
+def set_validity(context: ToolContext, ms: int) -> None:
+    """What its attempt has left, from now on. For whoever runs it, and none of the tool's affair: it puts nothing off."""
+    context._valid_until = time.monotonic() + ms / 1_000  # pyright: ignore[reportPrivateUsage]  # a method would be the tools' too

@@ -21,7 +21,7 @@ from ..runtime.policy import Policy
 from ..runtime.redaction import Redactor
 from ..runtime.tool_spec import ToolSpec
 from . import execution
-from .context import ToolContext
+from .context import ToolContext, set_validity
 from .daemon_thread import on_daemon_thread
 from .eager import Finished, first_step
 from .epochs import Epochs
@@ -112,7 +112,7 @@ class Dispatch:
     def validity_from(self, now_s: float) -> None:
         """Count its validity from now on: what it waited for is no part of it. Only for reads."""
         self.started_s = now_s
-        self.context.valid_for(self.valid_ms)
+        set_validity(self.context, self.valid_ms)
 
     def with_cost(self, report: Report) -> Report:
         """The report with what the tool said by ``ctx.spent``, where its code ran in this process."""

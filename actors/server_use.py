@@ -8,7 +8,6 @@ reaches a server again, and whether it is the same store at all.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
 
 from ..eventstore.location import open_store
 from ..eventstore.port import EventStore
@@ -17,8 +16,6 @@ from .owning import Owning, Parts
 
 class ServerUse:
     """A ``StoreUse``: the store, and what the last host on it left."""
-
-    address: Final = ""
 
     def __init__(self) -> None:
         self._store: EventStore | None = None
@@ -41,6 +38,11 @@ class ServerUse:
         )
         self._before = serving
         return serving
+
+    @property
+    def address(self) -> str:
+        """Of no cluster."""
+        return ""
 
     async def leave(self) -> None:
         """Close the store."""

@@ -54,7 +54,7 @@ def ray(monkeypatch: pytest.MonkeyPatch) -> Ray:
 
     for module in (ray_calls, ray_cluster):
         monkeypatch.setattr(module, "untyped_ray", the_fake)
-    monkeypatch.setattr(ray_cluster, "_notices_to", lambda logger: None)
+    monkeypatch.setattr(ray_cluster, "_notices_to", print)
     return fake
 
 

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from boundloop.actors.context import ToolContext
+from boundloop.actors.context import ToolContext, set_validity
 from boundloop.actors.execution import Report, not_dispatched
 from boundloop.actors.executors import Dispatch, keywords_of
 from boundloop.actors.loop_lag import LoopLag
@@ -91,7 +91,7 @@ def test_the_time_of_a_read_counts_from_its_own_beginning() -> None:
 
 def test_a_read_is_told_of_its_own_time_and_not_of_what_is_left_after_its_wait() -> None:
     waited = dispatch(1, spec=tool_spec(time_left))
-    waited.context.valid_for(0)
+    set_validity(waited.context, 0)
     reports, _ = QuickBatch([waited]).run()
     assert said(reports) == ["true"]
 
