@@ -28,10 +28,16 @@ SETTLING: Final = 3
 
 TRIAL_STATEMENTS: Final = 12
 TRIAL_S: Final = 0.2
-"""A trial is over when both are."""
+"""A trial is over when both are. Its slowest statement isn't counted: the time since the answer before it may be one in
+which all runs waited for something else, or the connection was made anew, and that says nothing of the way."""
 
 TRIALS_KEPT: Final = 50
-"""Trials of the better way before the other is tried again, so that the trials of the worse one cost a few hundredths of what lies between them."""
+"""Trials of the better way before the other is tried again, so that in a load that lasts the trials of the worse one cost a
+few hundredths of what lies between them. A load of a few seconds pays more: its first trials are a good part of it."""
+
+TRIALS_UNSURE: Final = 5
+"""As many while a second trial of the other hasn't confirmed it. A rate may be of moments in which few runs had anything to
+write, as when they come back one by one from a model."""
 
 BETTER: Final = 1.05
 """Half must be better by so much: it makes each append wait longer."""
@@ -44,17 +50,21 @@ class Pace:
         self.way: Way = "all"
         self._clock = clock
         self._rates: dict[Way, float] = {}
-        self._kept = 0
-        self._begun_s = 0.0
-        self._appends = 0
+        self._better: Way | None = None
+        self._sure = False
+        self._since_tried = 0
+        self._answered_s = 0.0
         self._statements = -SETTLING
-        self._matters = False
+        self._appends = 0
+        self._passed_s = 0.0
+        self._slowest = (0.0, 0)
+        self._had_choice = False
 
     def of(self, waiting: int) -> int:
         """How many of so many go now."""
         if waiting <= TOGETHER:
             return waiting
-        self._matters = True
+        self._had_choice = True
         if self.way == "all":
             return waiting
         return max((waiting + 1) // 2, TOGETHER)
@@ -67,33 +77,41 @@ class Pace:
 
     def answered(self, appends: int) -> None:
         """A statement of so many appends was answered."""
+        now_s = self._clock()
+        took_s, self._answered_s = now_s - self._answered_s, now_s
         self._statements += 1
         if self._statements <= 0:
-            self._begun_s = self._clock()
             return
         self._appends += appends
-        passed_s = self._clock() - self._begun_s
-        if self._statements >= TRIAL_STATEMENTS and passed_s >= TRIAL_S:
-            if self._matters:
-                self._rates[self.way] = self._appends / passed_s
+        self._passed_s += took_s
+        self._slowest = max(self._slowest, (took_s, appends))
+        slowest_s, slowest_appends = self._slowest
+        counted_s = self._passed_s - slowest_s
+        if self._statements >= TRIAL_STATEMENTS and counted_s >= TRIAL_S:
+            if self._had_choice:
+                self._rates[self.way] = (self._appends - slowest_appends) / counted_s
                 self._judge()
             else:
                 self._again()  # few waited all the time: either way they go together
 
     def _again(self) -> None:
         """Another trial of the same way, which needs no settling."""
-        self._matters = False
-        self._appends = self._statements = 0
-        self._begun_s = self._clock()
+        self._statements = self._appends = 0
+        self._passed_s, self._slowest = 0.0, (0.0, 0)
+        self._had_choice = False
 
     def _judge(self) -> None:
         other: Way = "half" if self.way == "all" else "all"
-        self._kept += 1
-        if other not in self._rates or self._kept > TRIALS_KEPT:
-            self._kept = 0
+        self._since_tried += 1
+        if other not in self._rates or self._since_tried > (TRIALS_KEPT if self._sure else TRIALS_UNSURE):
+            self._since_tried = 0
             way = other
         else:
             way = "half" if self._rates["half"] > BETTER * self._rates["all"] else "all"
+            if way != self._better:
+                self._better, self._sure = way, False
+            elif self._since_tried == 1:
+                self._sure = True  # the other was tried again, and is the worse one still
         self._again()
         if way != self.way:
             self.way = way
