@@ -168,8 +168,12 @@ def _for_whom(folder: Path) -> tuple[Path, int | None]:
     os.chown(folder, nobody, -1)
     for parent in folder.parents:
         mode = parent.stat().st_mode
-        if parent.is_relative_to(tempfile.gettempdir()) and mode & 0o011 != 0o011:
-            parent.chmod(mode | 0o011)  # a temporary folder of root's, which the server has to pass
+        if mode & 0o011 == 0o011:
+            continue
+        # The server has to pass it. One that it is right inside, or a temporary one, is whoever's who wants the server.
+        ours = parent == folder.parent or parent.is_relative_to(tempfile.gettempdir())
+        assert ours, f"{parent} is closed to the user nobody, as whom the server of root runs"
+        parent.chmod(mode | 0o011)
     return copy / "pginstall" / "bin", nobody
 
 
