@@ -9,6 +9,7 @@ import asyncio
 import concurrent.futures
 import contextlib
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Coroutine
 from typing import Any, Final, Generic, TypeVar
 
@@ -25,8 +26,8 @@ class LoopThread:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
-        self._calls: set[concurrent.futures.Future[Any]] = set()
-        self._awaited: set[_Awaited[Any]] = set()
+        self._waited_for: set[_HandedOver[Any]] = set()
+        self._not_begun: set[Coroutine[Any, Any, Any]] = set()
         self._stopped = False
         self._thread = threading.Thread(target=loop.run_forever, name="boundloop", daemon=True)
         self._thread.start()
@@ -41,73 +42,74 @@ class LoopThread:
         if self.is_here():
             work.close()
             raise own_loop()
-        future = self._begin(work)
+        called = _Called(work, self)
+        self._hand_over(called, work)
         try:
-            return future.result(timeout_s)
+            return called.future.result(timeout_s)
         except concurrent.futures.CancelledError:
             if self._stopped:
                 raise closed() from None
             raise
         except BaseException:
-            future.cancel()
+            called.cancel()
             raise
         finally:
-            self._calls.discard(future)
+            self.forget(called)
 
     async def call_from(self, work: Coroutine[Any, Any, T]) -> T:
         """The same from a coroutine of any loop."""
         awaited = _Awaited(work, self)
-        try:
-            self.loop.call_soon_threadsafe(awaited.start)
-        except RuntimeError:
-            work.close()
-            raise closed() from None
-        self._awaited.add(awaited)
-        if self._stopped:
-            awaited.give_up()  # it came when the loop had turned for the last time
+        self._hand_over(awaited, work)
         try:
             return await awaited.answer
         except asyncio.CancelledError:
             task = asyncio.current_task()
             awaited.cancel()
-            if not self._thread.is_alive():
-                awaited.never_begun()
             if self._stopped and (task is None or not task.cancelling()):
                 raise closed() from None
             raise
         finally:
             self.forget(awaited)
 
-    def _begin(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
+    def _hand_over(self, handed: _HandedOver[T], work: Coroutine[Any, Any, T]) -> None:
+        self._not_begun.add(work)
         try:
-            future = asyncio.run_coroutine_threadsafe(work, self.loop)
+            self.loop.call_soon_threadsafe(handed.start)
         except RuntimeError:
+            self._not_begun.discard(work)
             work.close()
             raise closed() from None
-        self._calls.add(future)
+        self._waited_for.add(handed)
         if self._stopped:
-            future.cancel()  # it came when the loop had turned for the last time
-        return future
+            handed.give_up()  # it came when the loop had turned for the last time, or will not begin it
+            if not self._thread.is_alive():
+                self._close_not_begun()  # ``stop`` may have done so before it came
 
-    @property
-    def stopped(self) -> bool:
-        """Whether the loop winds up, or has."""
-        return self._stopped
+    def begins(self, work: Coroutine[Any, Any, Any]) -> bool:
+        """On the loop, when it is this work's turn. Whatever began before that the loop cancels as it winds up; what would
+        begin now might miss it."""
+        self._not_begun.discard(work)
+        return not self._stopped
 
-    def forget(self, awaited: _Awaited[Any]) -> None:
+    def _close_not_begun(self) -> None:
+        """The loop has turned for the last time: what it didn't begin it never will."""
+        for work in tuple(self._not_begun):
+            self._not_begun.discard(work)
+            work.close()
+
+    def forget(self, handed: _HandedOver[Any]) -> None:
         """Nobody waits for it any more."""
-        self._awaited.discard(awaited)
+        self._waited_for.discard(handed)
 
     def stop(self) -> None:
         """End the loop and the thread. Whatever is still under way is cancelled."""
         self.loop.call_soon_threadsafe(lambda: self.loop.create_task(self._wind_up()))
         self._thread.join(STOP_TIMEOUT_S)
         self._stopped = True
-        for future in tuple(self._calls):
-            future.cancel()
-        for awaited in tuple(self._awaited):
-            awaited.give_up()
+        for handed in tuple(self._waited_for):
+            handed.give_up()
         if not self._thread.is_alive():
+            self._close_not_begun()
             self.loop.close()
 
     async def _wind_up(self) -> None:
@@ -122,29 +124,87 @@ class LoopThread:
             self.loop.stop()
 
 
-class _Awaited(Generic[T]):
-    """Work on one loop whose answer is awaited on another. Two loops need no lock between them, so this costs half of what
-    a future of threads does, on each call into a Runtime."""
+class _HandedOver(ABC, Generic[T]):
+    """Work on one loop whose answer is waited for elsewhere."""
 
-    __slots__ = ("_task", "_thread", "_work", "answer")
+    __slots__ = ("_task", "_thread", "_work")
 
     def __init__(self, work: Coroutine[Any, Any, T], thread: LoopThread) -> None:
-        self.answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._work: Coroutine[Any, Any, T] = work
         self._thread = thread
         self._task: asyncio.Task[T] | None = None
 
     def start(self) -> None:
         """On the loop that works."""
-        if self.answer.done() or self._thread.stopped:
-            # Whatever began before that the loop cancels as it winds up; what would begin now might miss it.
+        if not self._thread.begins(self._work) or self.is_over():
             self._work.close()
             self.give_up()
             return
         self._task = self._thread.loop.create_task(self._work)
-        self._task.add_done_callback(self._over)
+        self._task.add_done_callback(self.answer_with)
 
-    def _over(self, task: asyncio.Task[T]) -> None:
+    def cancel(self) -> None:
+        """From where it was waited for, and no more: the work is cancelled, wherever it is."""
+        self.give_up()
+        with contextlib.suppress(RuntimeError):  # the loop that works is closed, and has cancelled it
+            self._thread.loop.call_soon_threadsafe(self._cancel_work)
+
+    def _cancel_work(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+    @abstractmethod
+    def is_over(self) -> bool:
+        """Whether nobody waits any more."""
+
+    @abstractmethod
+    def answer_with(self, task: asyncio.Task[T]) -> None:
+        """On the loop that works: what came of it, which counts as seen also if nobody waits any more."""
+
+    @abstractmethod
+    def give_up(self) -> None:
+        """From any thread: there will be no answer."""
+
+
+class _Called(_HandedOver[T]):
+    """A thread blocks for it."""
+
+    __slots__ = ("future",)
+
+    def __init__(self, work: Coroutine[Any, Any, T], thread: LoopThread) -> None:
+        super().__init__(work, thread)
+        self.future: concurrent.futures.Future[T] = concurrent.futures.Future()
+
+    def is_over(self) -> bool:
+        return self.future.done()
+
+    def answer_with(self, task: asyncio.Task[T]) -> None:
+        with contextlib.suppress(concurrent.futures.InvalidStateError):  # nobody waits any more
+            if task.cancelled():
+                self.future.cancel()
+            elif (error := task.exception()) is not None:
+                self.future.set_exception(error)
+            else:
+                self.future.set_result(task.result())
+
+    def give_up(self) -> None:
+        self.future.cancel()
+
+
+class _Awaited(_HandedOver[T]):
+    """A coroutine of another loop awaits it. Two loops need no lock between them, so this costs half of what a future of
+    threads does, on each call into a Runtime."""
+
+    __slots__ = ("answer",)
+
+    def __init__(self, work: Coroutine[Any, Any, T], thread: LoopThread) -> None:
+        super().__init__(work, thread)
+        self.answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+
+    def is_over(self) -> bool:
+        return self.answer.done()
+
+    def answer_with(self, task: asyncio.Task[T]) -> None:
         if not task.cancelled():
             task.exception()  # seen, also if nobody waits any more
         try:
@@ -163,24 +223,9 @@ class _Awaited(Generic[T]):
         else:
             answer.set_result(task.result())
 
-    def cancel(self) -> None:
-        """On the loop that waits, which waits no more: the work is cancelled, wherever it is."""
-        with contextlib.suppress(RuntimeError):  # the loop that works is closed, and has cancelled it
-            self._thread.loop.call_soon_threadsafe(self._cancel_work)
-
-    def _cancel_work(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-
     def give_up(self) -> None:
-        """From any thread: there will be no answer."""
         with contextlib.suppress(RuntimeError):  # the loop that waited is closed
             self.answer.get_loop().call_soon_threadsafe(self.answer.cancel)
-
-    def never_begun(self) -> None:
-        """The loop that works has turned for the last time: what it didn't begin it never will."""
-        if self._task is None:
-            self._work.close()
 
 
 def closed() -> StoreError:
