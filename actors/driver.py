@@ -150,6 +150,7 @@ class RunDriver:
         self.state = state
         self.epoch = epoch
         self.parked = False
+        self._over = False
         self.nudged = False
         """The store said that the run was woken: the mark may be there still when it is let go of."""
         self._journal = Journal(
@@ -199,7 +200,8 @@ class RunDriver:
         self._ring()
 
     def over(self, _task: asyncio.Task[None]) -> None:
-        """Its task has ended, however."""
+        """Its task has ended, however: nobody reads its inbox any more."""
+        self._over = True
         if not self.durable.done():
             self.durable.set_result(False)
 
@@ -589,7 +591,7 @@ class RunDriver:
             facts = facts_in(state.tools[call.tool].facts, report.artifact)
             values = state.pins.values_of(call.tool, report.artifact)
             report.executed = msgspec.structs.replace(report.executed, met=met, facts=facts, values=values)
-        if self.parked:
+        if self.parked or self._over:
             if call is None or call.key is not None:
                 self.around.late(state.run_id, report)
             return

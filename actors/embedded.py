@@ -112,7 +112,11 @@ class Serving(Protocol):
 
 class StoreUse(Protocol):
     """How a Runtime finds out who serves its store, again and again: on Ray ``ray_cluster_use.py``, ``server_use.py`` where a server
-    keeps it. A file that no cluster shares has one owner, once."""
+    keeps it. A file that no cluster shares has one owner, once. ``foreign_errors``: whether any error may come of it while what it
+    goes through is not itself; else one that isn't ours is a bug."""
+
+    @property
+    def foreign_errors(self) -> bool: ...
 
     async def serve(
         self,
@@ -150,6 +154,7 @@ class Embedded:
         self._clock: Callable[[], int] | None = None
         self._finding: asyncio.Future[Serving] | None = None
         self._url = ""
+        self._bug: StoreError | None = None
         self.told_of_loss: list[Callable[[], None]] = []
 
     @property
@@ -257,10 +262,13 @@ class Embedded:
         """Found out without a call: the next owner is looked for at once, so that runs don't wait for one. Where there is
         none, whoever only serves is told."""
         if self._serving is not None and not self._may_move(self._serving):
-            for tell in tuple(self.told_of_loss):
-                tell()
+            self._tell_of_loss()
         elif not self.closed and (self._mover is None or self._mover.done()):
             self._mover = asyncio.create_task(self._move_quietly())
+
+    def _tell_of_loss(self) -> None:
+        for tell in tuple(self.told_of_loss):
+            tell()
 
     async def _move_quietly(self) -> None:
         """Until there is one, or this Runtime closes: runs may wait for it that nobody asks about."""
@@ -269,7 +277,7 @@ class Embedded:
             try:
                 await self._move_on(serving)
             except StoreError as error:
-                if error.code in FINAL:
+                if error.code in FINAL or self._bug is not None:
                     return  # each call says so
             if serving is self._serving:
                 await asyncio.sleep(MOVE_PAUSE_S)
@@ -298,7 +306,12 @@ class Embedded:
                 self._serving = await self._found_now(self._url, False, self._clock)
             except StoreError as error:
                 last = error
-            except Exception as error:  # noqa: BLE001  whatever Ray raises while the cluster is not itself
+            except Exception as error:  # whatever Ray raises while the cluster is not itself
+                if self._use is not None and not self._use.foreign_errors:
+                    self._bug = StoreError("host_lost", f"no next host: unexpected {type(error).__name__}")
+                    self._bug.__cause__ = error
+                    self._tell_of_loss()
+                    raise self._bug from error
                 last = StoreError("owner_gone", f"no next owner: {error}"[:300], path=shown_url(self._url))
             else:
                 return
@@ -325,6 +338,7 @@ class Embedded:
             except StoreError as error:
                 if error.code not in GONE or not self._may_move(serving) or self.closed:
                     raise
+                self._owner_lost()  # whatever becomes of this call, somebody goes on looking
                 try:
                     async with asyncio.timeout_at(end_s):
                         await self._move_on(serving)
@@ -345,6 +359,8 @@ class Embedded:
             ) from error
 
     def _may_move(self, serving: Serving) -> bool:
+        if self._bug is not None:
+            return False
         return serving.attached or (self._use is not None and not serving.broken)
 
     @property
@@ -359,7 +375,7 @@ class Embedded:
         serving = self._serving
         if not isinstance(serving, Owning) or self._may_move(serving):
             return None
-        return serving.failed
+        return self._bug or serving.failed
 
     def host_of(self) -> Host:
         """This process's host, from any thread. Raises ``StoreError`` (``closed``, ``attached``)."""

@@ -20,6 +20,7 @@ from ..adapters.port import ModelAdapter, Progress
 from ..eventstore.codec import resolve
 from ..eventstore.history import load_intact, pins_from, pins_of
 from ..eventstore.port import (
+    HOST_VALID_MS,
     Acquired,
     EventStore,
     NewRun,
@@ -125,8 +126,8 @@ class Host:
     """Everything of one process. Made and used on one event loop: ``open``, then ``start_run``/``submit``, ``close``.
 
     ``looks``: it takes up whatever is ready in the store; without, only what it is told to adopt. ``elsewhere``: other
-    hosts that this one hands ready runs to. ``executors``: where tools run; this process's own unless given. ``host_id``: a name of its
-    own unless given, for a simulation. ``failed``: why it stopped; ``broken``: of a bug, which a next host would meet again."""
+    hosts that this one hands ready runs to. ``executors``: where tools run; this process's own unless given, and closed with it unless
+    they stay. ``host_id``: a name of its own unless given, for a simulation. ``failed``: why it stopped; ``broken``: of a bug, which a next host would meet again."""
 
     def __init__(
         self,
@@ -141,6 +142,7 @@ class Host:
         dependencies: Mapping[str, Any] | None = None,
         secrets: Secrets | None = None,
         executors: ToolExecutors | None = None,
+        executors_stay: bool = False,
         looks: bool = True,
         host_id: str = "",
     ) -> None:
@@ -151,6 +153,7 @@ class Host:
         self.executors: ToolExecutors = executors or Executors(
             groups=groups, dependencies=dependencies, secrets=secrets
         )
+        self._executors_stay = executors_stay
         self.elsewhere: Elsewhere | None = None
         self._looks = looks
         self.adapter = adapter
@@ -162,6 +165,11 @@ class Host:
         self.failed_watchers: list[Callable[[BaseException], None]] = []
         self.failed: StoreError | None = None
         self.broken = False
+        self._losing: asyncio.Task[None] | None = None
+        self._unheard: list[tuple[str, Report]] = []
+        self._next: Host | None = None
+        self._spares_until_s = 0.0
+        self._spared: set[str] = set()
         self.failures: dict[str, BaseException] = {}
         self._drivers: dict[str, RunDriver] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -178,13 +186,16 @@ class Host:
         self._row = OwnerRow(store, self.host_id)
         self._background: list[asyncio.Task[None]] = []
 
-    async def open(self, *, dead_hosts: Sequence[str] = (), stopped_host: str = "") -> None:
-        """Register and begin to take up ready runs. ``dead_hosts`` are proven dead by the caller; ``stopped_host`` is one of this
-        process's own that has put down all it had."""
+    async def open(self, *, dead_hosts: Sequence[str] = (), after: Host | None = None) -> None:
+        """Register and begin to take up ready runs. ``dead_hosts`` are proven dead by the caller. ``after``: the host of this process
+        that had to stop while the store was away, and has put down all it had. Others that waited for the store too are given a term
+        to come back before their runs are taken for left by the dead."""
         for host_id in dead_hosts:
             await self.store.drop_host(host_id, died=True)
-        if stopped_host:
-            await self.store.drop_host(stopped_host)
+        if after is not None:
+            await self.store.drop_host(after.host_id)
+            self._spares_until_s = self._loop.time() + HOST_VALID_MS / 1_000
+            self._loop.call_at(self._spares_until_s, self._spare_no_more)
         self._may_have_row = True
         await self._row.register()
         self._background = [
@@ -192,6 +203,19 @@ class Host:
             for work in ((self._renew(), self._take_up_ready()) if self._looks else (self._renew(),))
         ]
         self._ready.set()
+        if after is not None:
+            after.hand_to(self)
+
+    def _spare_no_more(self) -> None:
+        self._spared.clear()
+        self._ready.set()
+
+    def hand_to(self, next_: Host) -> None:
+        """What executors still report to this host is for the next one from now on."""
+        self._next = next_
+        for run_id, report in self._unheard:
+            next_.late(run_id, report)
+        self._unheard.clear()
 
     async def close(self) -> None:
         """Stop all drivers where they stand (their runs become ready for the next host) and give up the row. Takes
@@ -200,14 +224,17 @@ class Host:
         for task in self._background:
             task.cancel()
         await asyncio.gather(*self._background, return_exceptions=True)
+        if self._losing is not None:
+            await self._losing  # whoever waits is told why before anybody closes anything
         await self._stop_drivers()
         self.provisional.end()
         for task in self._beside:
             task.cancel()
         await asyncio.gather(*self._beside, return_exceptions=True)
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(EXECUTORS_S):
-                await self.executors.close()
+        if not self._executors_stay:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(EXECUTORS_S):
+                    await self.executors.close()
         if self.failed is None and self._may_have_row:
             await self.store.drop_host(self.host_id)
 
@@ -343,7 +370,7 @@ class Host:
         over = self._over()
         for command, answer in driver.left_over():
             if isinstance(command, Executed):
-                if over is None:
+                if over is None or over is self.failed:
                     self.late(run_id, Report(command))
             elif answer is None or answer.done():
                 continue
@@ -369,8 +396,14 @@ class Host:
 
     def late(self, run_id: str, report: Report) -> None:
         """A timed-out attempt answered after all, when its run had stopped or ended: the run is taken up for it, because
-        a success settles an unknown effect. If that fails the effect stays unknown, which is still true."""
-        self.beside(self._take_late(run_id, report))
+        a success settles an unknown effect. If that fails the effect stays unknown, which is still true. A host that had to stop
+        keeps it for the next one."""
+        if self._next is not None:
+            self._next.late(run_id, report)
+        elif self.failed is not None:
+            self._unheard.append((run_id, report))
+        else:
+            self.beside(self._take_late(run_id, report))
 
     async def _take_late(self, run_id: str, report: Report) -> None:
         executed = report.executed
@@ -514,12 +547,15 @@ class Host:
         return answer
 
     async def on_submit(self, run_id: str, command_id: str, data: bytes) -> bytes:
-        """The store's ``SubmitHandler``: encoded command in, encoded answer out."""
+        """The store's ``SubmitHandler``: encoded command in, encoded answer out. Raises ``StoreError`` where this host decides
+        nothing any more: that is no refusal."""
         try:
             answer = await self.submit(run_id, decode_command(data))
         except msgspec.DecodeError as error:
             answer = _refusal(CallerError("command_invalid", str(error)[:300]))
         except BoundloopError as error:
+            if self._over() is not None:
+                raise
             answer = _refusal(error)
         return encode_answer(answer)
 
@@ -528,6 +564,7 @@ class Host:
         for run_id in run_ids:
             self.nudge(run_id)
             self._not_ours.pop(run_id, None)
+            self._spared.discard(run_id)
             if not self._is_elsewhere(run_id):
                 self._ready.set()
 
@@ -571,8 +608,10 @@ class Host:
         await self._settle_doubts()
         run_ids = [
             run_id
-            for run_id in await self.store.ready_runs(READY_RUNS_MAX + len(self._not_ours) + self._held())
-            if run_id not in self._not_ours and not self._is_elsewhere(run_id)
+            for run_id in await self.store.ready_runs(
+                READY_RUNS_MAX + len(self._not_ours) + len(self._spared) + self._held()
+            )
+            if run_id not in self._not_ours and run_id not in self._spared and not self._is_elsewhere(run_id)
         ]
         room = max(0, RUNS_MAX - len(self._drivers))
         taken = 0
@@ -612,6 +651,9 @@ class Host:
             row = await self.store.run(run_id)
             if row is None or row.damaged:
                 self._ignore(run_id)
+                return False
+            if row.owner and self._loop.time() < self._spares_until_s:
+                self._spared.add(run_id)
                 return False
             try:
                 started = await self._started(row)
@@ -722,12 +764,16 @@ class Host:
             path=self.host_id,
         )
         self.failed.__cause__ = cause
+        # A task of its own: whoever closes this host meanwhile ends its background, and must not end this.
+        self._losing = self._loop.create_task(self._put_all_down(self.failed))
+        await asyncio.shield(self._losing)
+
+    async def _put_all_down(self, failed: StoreError) -> None:
         for task in self._background:
-            if task is not asyncio.current_task():
-                task.cancel()
+            task.cancel()
         await self._stop_drivers()
         for watch in self.failed_watchers:
-            watch(self.failed)
+            watch(failed)
 
     def _over(self) -> StoreError | None:
         """Why nothing more is decided here; None while this host is at work."""

@@ -156,6 +156,7 @@ class Owning:
         self._cluster: HostingElsewhere | None = None
         self._serves_others = False
         self._lost: Callable[[], None] = lambda: None
+        self._executors: ToolExecutors | None = None
         self._closing: asyncio.Task[None] | None = None
         self._giving_up: asyncio.Task[None] | None = None
 
@@ -169,14 +170,16 @@ class Owning:
         clock: Callable[[], int] | None,
         cluster: Callable[[Host, bool], HostingElsewhere] | None = None,
         lost: Callable[[], None] = lambda: None,
+        executors: ToolExecutors | None = None,
         after: Owning | None = None,
     ) -> Owning:
         """Open the store and begin to host. ``cluster`` is given this process's host before it opens, and whether another
         owner died without closing, or may have. ``lost`` hears that this host had to stop, by a store that didn't answer in time: in a
-        cluster the file is given back by then, for whoever opens it next. ``after``: what this process was until its host had to
-        stop; its runs are ready at once, and its executors, which know what still runs, go on. Raises as ``open_store``; nothing is held
-        then."""
+        cluster the file is given back by then, for whoever opens it next. ``executors``: of a Runtime that
+        has the next host by itself, and outlive this one; ``after``: what it was until its host had to stop. Raises as ``open_store``;
+        nothing is held then."""
         self = cls(parts)
+        self._executors = executors
         self._lost = lost
         opened = await self._opened(store, take_over, clock) if isinstance(store, str) else store
         self._store = opened
@@ -208,7 +211,8 @@ class Owning:
             groups=parts.groups,
             dependencies=parts.dependencies,
             secrets=parts.secrets,
-            executors=None if stopped is None else stopped.executors,
+            executors=self._executors,
+            executors_stay=self._executors is not None,
         )
         host.parked_watchers.append(self._parked)
         host.refused_watchers.append(self.waiters.fail)
@@ -231,7 +235,7 @@ class Owning:
             # Before this host looks for ready runs: those are to go there.
             await self._cluster.open(host)
             host.elsewhere = self._cluster
-        await host.open(dead_hosts=dead, stopped_host="" if stopped is None else stopped.host_id)
+        await host.open(dead_hosts=dead, after=stopped)
 
     async def _opened(self, url: str, take_over: bool, clock: Callable[[], int] | None) -> EventStore:
         try:
@@ -244,9 +248,9 @@ class Owning:
             raise
 
     async def close(self) -> None:
-        """Stop hosting, here and elsewhere; whoever still waits is told so at once."""
+        """Stop hosting, here and elsewhere; whoever still waits is told so at once: of a host that had to stop, that."""
         self._serves_others = False
-        self.waiters.fail_all(closed())
+        self.waiters.fail_all(self.failed or closed())
         self._followers.end()
         if self._closing is None:
             self._closing = asyncio.create_task(self._wind_up())
@@ -281,7 +285,7 @@ class Owning:
         for stage in stages:
             done = await asyncio.gather(*(close() for close in stage), return_exceptions=True)
             failures += [error for error in done if isinstance(error, BaseException)]
-        self.waiters.fail_all(closed())
+        self.waiters.fail_all(self.failed or closed())
         if failures:
             raise failures[0]
 
@@ -348,12 +352,14 @@ class Owning:
     async def result(self, run_id: str, timeout_s: float | None, until: Until) -> Result:
         """Wait for a run; raises as ``Runtime.result``."""
         host = self.host
+        if host.failed is not None and self._executors is not None:
+            raise host.failed  # the next host is on its way
         # Waits first and looks then: a run that is let go of in between is heard of.
         future = self.waiters.add(run_id, until)
         looking: asyncio.Task[None] | None = None
         try:
             if host.hosted(run_id) is None:
-                rested = await self._rested(host, run_id, until)
+                rested = await self._rested_if_known(host, run_id, until)
                 if rested is not None:
                     return rested
             # Most runs rest here before there is a reason to look elsewhere.
@@ -369,6 +375,15 @@ class Owning:
             if looking is not None:
                 looking.cancel()
             self.waiters.remove(run_id, future)
+
+    async def _rested_if_known(self, host: Host, run_id: str, until: Until) -> Result | None:
+        """As ``_rested``; a server that is away keeps nobody from waiting, for it or for the next host."""
+        try:
+            return await self._rested(host, run_id, until)
+        except StoreError as error:
+            if error.code != "store_unreachable" or self._executors is None:
+                raise
+            return None
 
     async def _load(self, run_id: str) -> State:
         state, _ = await load_run(self.store, run_id)

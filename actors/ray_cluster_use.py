@@ -103,6 +103,8 @@ class RayClusterUse:
         self._elsewhere = False
         self._store_id = ""
 
+    foreign_errors = True
+
     async def leave(self) -> None:
         """End the cluster if it was started for this Runtime."""
         self._cluster.leave()

@@ -7,18 +7,25 @@ reaches a server again, and whether it is the same store at all.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from collections.abc import Callable
 
 from ..eventstore.location import open_store
 from ..eventstore.port import EventStore
+from .executors import Executors
+from .host import EXECUTORS_S
 from .owning import Owning, Parts
 
 
 class ServerUse:
-    """A ``StoreUse``: the store, and what the last host on it left."""
+    """A ``StoreUse``: the store and the executors, which outlive each host, and what the last host left."""
+
+    foreign_errors = False
 
     def __init__(self) -> None:
         self._store: EventStore | None = None
+        self._executors: Executors | None = None
         self._before: Owning | None = None
 
     async def serve(
@@ -33,8 +40,18 @@ class ServerUse:
         """Host beside whoever else does. Raises as ``open_store``, or as the store's calls once it is open."""
         if self._store is None:
             self._store = await open_store(url, clock=clock)
+        if self._executors is None:
+            self._executors = Executors(
+                groups=parts.groups, dependencies=parts.dependencies, secrets=parts.secrets
+            )
         serving = await Owning.open(
-            parts, self._store, take_over=take_over, clock=clock, lost=lost, after=self._before
+            parts,
+            self._store,
+            take_over=take_over,
+            clock=clock,
+            lost=lost,
+            executors=self._executors,
+            after=self._before,
         )
         self._before = serving
         return serving
@@ -45,6 +62,10 @@ class ServerUse:
         return ""
 
     async def leave(self) -> None:
-        """Close the store."""
+        """Wait for what still runs, within the bound for that, and close the store."""
+        if self._executors is not None:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(EXECUTORS_S):
+                    await self._executors.close()
         if self._store is not None:
             await self._store.close()

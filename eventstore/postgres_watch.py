@@ -24,6 +24,9 @@ from .text_columns import from_column, to_column
 LOOK_S: Final = 0.25
 """From one look to the next while there is something to look for."""
 
+GOING: Final = frozenset(("host_lost", "closed"))
+"""Codes of a host that decides nothing any more."""
+
 ANSWER_WAIT_S: Final = 30.0
 """How long a live host may take to answer a command of another process."""
 
@@ -169,6 +172,8 @@ class PostgresWatch:
                 await handler(from_column(row["run_id"]), from_column(row["command_id"]), row["command"])
             )
         except Exception as error:  # noqa: BLE001  it travels to whoever asked
+            if isinstance(error, StoreError) and error.code in GOING:
+                return  # whoever asked finds out who has the run next
             told = _Told(b"", failure_of(error))
         with contextlib.suppress(StoreError):  # it is asked again: the command is told apart by its id
             await self._store.write_with(

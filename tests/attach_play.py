@@ -46,6 +46,8 @@ LIMITS: Final = Limits(cost=WAIVED)
 class SocketUse:
     """A cluster of this machine's processes: what ``RayClusterUse`` is, without Ray."""
 
+    foreign_errors = True
+
     async def serve(
         self,
         parts: Parts,

@@ -314,6 +314,8 @@ class Half:
 class Looking:
     """Raises one error after the other, and then finds an owner; the last error stays if ``stays``."""
 
+    foreign_errors = True
+
     def __init__(self, loop: SteppedLoop, errors: list[Exception], *, stays: bool = False) -> None:
         self.loop = loop
         self.errors = errors

@@ -9,6 +9,8 @@ waited is answered, and whoever asks meanwhile waits within bounds.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import importlib
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -23,8 +25,9 @@ from tests.ray.process_table import eventually
 from boundloop.actors import embedded, owner_row
 from boundloop.actors.client import Runtime
 from boundloop.adapters.script import call, held, say
-from boundloop.adapters.scripted import ScriptedModel
+from boundloop.adapters.scripted import Gate, ScriptedModel
 from boundloop.eventstore import postgres_writer
+from boundloop.eventstore.postgres_url import parse_postgres_url
 from boundloop.runtime import events as e
 from boundloop.runtime.errors import HistoryRefused, StoreError
 from boundloop.runtime.limits import WAIVED, Limits
@@ -146,11 +149,11 @@ def test_whoever_asks_while_it_is_away_is_told_so_and_all_wait_for_one_search(
 def test_a_wait_with_a_bound_keeps_it(
     server: Server, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(embedded, "MOVE_S", 3_600.0)
+    monkeypatch.setattr(embedded, "MOVE_S", 60.0)
     monkeypatch.setattr(embedded, "MOVE_LEAST_S", 0.1)
     runtime.run_sync("refund", limits=FREE, run_id="r1")
     lose_the_host(server, runtime)
-    with pytest.raises(StoreError):
+    with pytest.raises(StoreError, match="host_lost"):
         runtime.result("r1", 0.2)
     server.start()
     assert runtime.result("r1", WITHIN_S).approvals
@@ -192,6 +195,223 @@ def test_a_server_that_comes_back_without_what_it_acknowledged_is_found_out(
     with pytest.raises(HistoryRefused, match="log_regressed"):
         runtime.wait("r1", WITHIN_S)
     assert refunds == {"A1": 1}
+
+
+def test_a_call_while_a_lost_host_still_stops_its_drivers_loses_nobody(
+    server: Server, runtime: Runtime
+) -> None:
+    """It looks for the next host itself, and closes the lost one for that, which hasn't told anybody yet."""
+    waiting = runtime.run_sync("refund", limits=FREE, run_id="r1")
+    runtime.approve("r1", waiting.approvals[0].approval_id, by="ann")
+    assert gate_of(runtime).wait_reached(WITHIN_S)
+    old: Any = half_of(runtime)._serving
+    stop_drivers, stopping, go_on = old.host._stop_drivers, threading.Event(), Gate("go on")
+
+    async def slowly() -> None:
+        stopping.set()
+        await go_on.passed()
+        await stop_drivers()
+
+    old.host._stop_drivers = slowly
+    with ThreadPoolExecutor(2) as threads:
+        result = threads.submit(runtime.wait, "r1", WITHIN_S)
+        server.kill()
+        assert stopping.wait(WITHIN_S)
+        started = threads.submit(runtime.start, "refund", limits=FREE)
+        assert eventually(lambda: half_of(runtime)._search is not None, WITHIN_S)
+        go_on.open()
+        server.start()
+        gate_of(runtime).open()
+        assert result.result(WITHIN_S).text == "done"
+        assert runtime.result(started.result(WITHIN_S).run_id, WITHIN_S).approvals
+    assert half_of(runtime)._serving is not old
+
+
+def test_whoever_begins_to_wait_while_it_is_away_waits_for_the_next_host(
+    server: Server, runtime: Runtime
+) -> None:
+    waiting = runtime.run_sync("refund", limits=FREE, run_id="r1")
+    server.kill()
+    with ThreadPoolExecutor(2) as threads:
+        before = threads.submit(runtime.wait, "r1", WITHIN_S)  # its host is still there
+        until_lost(runtime)
+        after = threads.submit(runtime.wait, "r1", WITHIN_S)
+        server.start()
+        gate_of(runtime).open()
+        assert eventually(lambda: half_of(runtime)._serving.failed is None, WITHIN_S)
+        runtime.approve("r1", waiting.approvals[0].approval_id, by="ann")
+        assert (before.result(WITHIN_S).text, after.result(WITHIN_S).text) == ("done", "done")
+
+
+def test_a_tool_that_is_slow_to_end_keeps_the_next_host_from_nothing(server: Server) -> None:
+    begun, go_on = threading.Event(), Gate("go on")
+
+    @tool(risk="read", timeout_ms=60_000)
+    async def clean(n: int) -> int:
+        """Tidy up, whoever cancels it."""
+        begun.set()
+        while True:
+            with contextlib.suppress(asyncio.CancelledError):
+                await go_on.passed()
+                return n
+
+    model = ScriptedModel([call("clean", {"n": 1}), say("done")])
+    with Runtime(store=server.url(), model=model, tools=[clean]) as runtime:
+        runtime.start("clean", limits=FREE, run_id="r1")
+        assert begun.wait(WITHIN_S)
+        old: Any = half_of(runtime)._serving
+        lose_the_host(server, runtime)
+        server.start()
+        assert eventually(lambda: half_of(runtime)._serving is not old, 5.0)
+        go_on.open()
+
+
+def test_what_an_effect_came_to_after_its_host_had_stopped_settles_it(server: Server) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    @tool(risk="write", key=("order",), far_side="none", timeout_ms=60_000)
+    def ship(order: str) -> dict[str, str]:
+        """Ship an order; the far side answers no questions."""
+        begun.set()
+        assert go_on.wait(WITHIN_S)
+        return {"shipped": order}
+
+    model = ScriptedModel([call("ship", {"order": "A1"}), say("done")])
+    with Runtime(store=server.url(), model=model, tools=[ship]) as runtime:
+        runtime.start("ship", limits=FREE, run_id="r1")
+        assert begun.wait(WITHIN_S)
+        old: Any = half_of(runtime)._serving
+        lose_the_host(server, runtime)
+        server.start()
+        assert eventually(lambda: half_of(runtime)._serving is not old, WITHIN_S)
+        assert runtime.result("r1", WITHIN_S).reason == "outcome_unknown"
+        go_on.set()
+        assert eventually(lambda: runtime.result("r1", WITHIN_S).text == "done", WITHIN_S)
+        (settled,) = [item.event for item in runtime.stream("r1") if isinstance(item.event, e.CallReconciled)]
+        assert (settled.outcome, settled.by) == ("applied", "executor")
+
+
+def test_what_it_came_to_before_there_is_a_next_host_is_kept_for_it(server: Server) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    @tool(risk="write", key=("order",), far_side="none", timeout_ms=60_000)
+    def ship(order: str) -> dict[str, str]:
+        """Ship an order; the far side answers no questions."""
+        begun.set()
+        assert go_on.wait(WITHIN_S)
+        return {"shipped": order}
+
+    model = ScriptedModel([call("ship", {"order": "A1"}), say("done")])
+    with Runtime(store=server.url(), model=model, tools=[ship]) as runtime:
+        runtime.start("ship", limits=FREE, run_id="r1")
+        assert begun.wait(WITHIN_S)
+        old: Any = half_of(runtime)._serving
+        lose_the_host(server, runtime)
+        go_on.set()
+        assert eventually(lambda: bool(old.host._unheard), WITHIN_S)
+        server.start()
+        assert eventually(lambda: half_of(runtime)._serving is not old, WITHIN_S)
+        assert eventually(lambda: runtime.result("r1", WITHIN_S).text == "done", WITHIN_S)
+
+
+def test_a_command_from_elsewhere_that_meets_a_host_as_it_goes_is_decided_by_the_next(
+    server: Server, runtime: Runtime
+) -> None:
+    """That this one decides nothing any more is no refusal of the command."""
+    url = half_of(runtime)._url
+    waiting = runtime.run_sync("refund", limits=FREE, run_id="r1")
+    runtime.approve("r1", waiting.approvals[0].approval_id, by="ann")
+    assert gate_of(runtime).wait_reached(WITHIN_S)
+    old: Any = half_of(runtime)._serving
+    stop_drivers, stopping, go_on = old.host._stop_drivers, threading.Event(), Gate("go on")
+
+    async def slowly() -> None:
+        stopping.set()
+        await go_on.passed()
+        await stop_drivers()
+
+    async def lose() -> None:
+        old.host._stop_drivers = slowly
+        losing.append(asyncio.create_task(old.host._lose("as if the server had been away", None)))
+
+    losing: list[Any] = []
+    asked = threading.Event()
+    on_submit = old.on_submit
+
+    async def heard(*command: Any) -> bytes:
+        asked.set()
+        return bytes(await on_submit(*command))
+
+    old.host.store.on_submit = heard
+    with Runtime(store=url) as other, ThreadPoolExecutor(1) as threads:
+        on_loop(runtime, lose())
+        assert stopping.wait(WITHIN_S)
+        cancelled = threads.submit(other.cancel, "r1")
+        assert asked.wait(WITHIN_S)
+        go_on.open()
+        cancelled.result(WITHIN_S)
+    assert runtime.wait("r1", WITHIN_S).outcome == "cancelled"
+
+
+def test_of_two_that_waited_for_the_server_neither_takes_the_others_runs_for_a_dead_hosts(
+    server: Server, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their rows have all expired; whoever is back first finds the others' runs without a host."""
+    with Runtime(store=half_of(runtime)._url, model=ScriptedModel([held(say("mine"), "gate")])) as second:
+        second.start("mine", limits=FREE, run_id="r2")
+        assert gate_of(second).wait_reached(WITHIN_S)
+        late, search, go_on = half_of(second), half_of(second)._search_after, Gate("go on")
+
+        async def slowly(from_: Any) -> None:
+            await go_on.passed()
+            await search(from_)
+
+        late._search_after = slowly
+        old: Any = half_of(runtime)._serving
+        lose_the_host(server, runtime)
+        until_lost(second)
+        server.start()
+        expire_all(half_of(runtime)._url)
+        assert eventually(lambda: half_of(runtime)._serving is not old, WITHIN_S)
+        looked = on_loop(runtime, half_of(runtime)._serving.host.take_up("r2"))
+        go_on.open()
+        gate_of(second).open()
+        assert second.wait("r2", WITHIN_S).text == "mine"
+        assert not looked
+        causes = [item.event.cause for item in second.stream("r2") if isinstance(item.event, e.RunResumed)]
+    assert causes == ["woken"]
+
+
+def expire_all(url: str) -> None:
+    """As time would."""
+
+    async def expire() -> None:
+        place = parse_postgres_url(url)
+        asyncpg: Any = importlib.import_module("asyncpg")
+        connection = await asyncpg.connect(place.dsn)
+        try:
+            await connection.execute(f'UPDATE "{place.schema}".hosts SET expires_at_ms = 0')
+        finally:
+            await connection.close()
+
+    asyncio.run(expire())
+
+
+def test_a_bug_as_the_next_host_opens_is_called_one_and_ends_the_search(
+    server: Server, runtime: Runtime
+) -> None:
+    store: Any = half_of(runtime)._use._store
+    register = store.register_host
+
+    async def broken(*_: Any) -> None:
+        raise ZeroDivisionError("bug")
+
+    store.register_host = broken
+    lose_the_host(server, runtime)
+    server.start()
+    with pytest.raises(StoreError, match=r"host_lost.*ZeroDivisionError"):
+        runtime.serve()
+    store.register_host = register
 
 
 def test_a_bug_ends_the_host_for_good(server: Server, runtime: Runtime) -> None:
