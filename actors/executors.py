@@ -35,10 +35,11 @@ THREADS_MAX: Final = 32
 GRACE_MS: Final = 10_000
 """How long a cancelled sync tool may take to notice before its outcome is reported without it."""
 
-QUICK_LATE_MS: Final = 1_500
-"""How late after its validity a quick read may still begin, and how long it may wait for a place then. What it may take counts
-from when its own code begins: a host with a thousand runs is later than 50 ms with its own work, and has no better chance with the
-next attempt. Both together, with what pools add, are less than the margin after which an attempt is given up."""
+QUICK_LATE_MS: Final = 1_000
+"""How late after its validity a quick read may still be dispatched, and how long it may wait for a place of this process then. What
+it may take counts from when its own code begins: a host with a thousand runs is later than 50 ms with its own work, and has no better
+chance with the next attempt. Both together, and the first with the waits of a pool (``quick_lane``), are less than the margin after
+which an attempt is given up."""
 
 Deliver = Callable[[Report], None]
 

@@ -5,8 +5,9 @@ executor. Executors are leased for longer than one batch and beforehand, because
 have no effect, so whatever is lost here is *failed*, to be tried again.
 
 A read's validity (50 ms) is what its own code may take, counted where that runs. How late its host is with it (``QUICK_LATE_MS``), how
-long it waits here, lies at the executor and runs in its batch have bounds of their own, whose sum is less than the margin: a host
-with hundreds of runs has as many reads at once, and none of them is to be tried again because it wasn't the first.
+long it waits here, lies at the executor and runs in its batch have bounds of their own: a host with hundreds of runs has as many
+reads at once, and none of them is to be tried again because it wasn't the first. Their sum is less than the margin, after which an
+attempt is given up (``tests/test_pooled_dispatch.py`` adds them up).
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ SPARE_S: Final = 5.0
 """How long a spare executor is waited for, and until one is asked for again if there was none."""
 
 WAIT_S: Final = 1.5
-"""How long a read waits here for its batch to leave."""
+"""How long a read waits here for its batch to leave. It is refused then, whatever is still waited for."""
 
 BEGIN_S: Final = 0.5
 """How long a batch may lie at its executor, behind those of other hosts."""
@@ -58,6 +59,8 @@ PATIENCE_S: Final = 0.05
 the next while it hasn't begun."""
 
 HARVEST_S: Final = BATCH_S + 0.5
+"""How long an executor may take to say what there is of a batch; so long after the batch must have begun it is asked no more."""
+
 CROSSING_S: Final = 0.1
 """For an answer that crossed with the question what became of it."""
 
@@ -113,6 +116,7 @@ class QuickLane:
         self._rung = False
         self._stop_timer()
         now = self._loop.time()
+        self._refuse_late()
         if not self._waiting:
             if not self._out:
                 self._timer = self._loop.call_at(now + REST_S, self._give_all_back)
@@ -128,6 +132,14 @@ class QuickLane:
                 self._take(self._first())
             elif now >= self._spare_at_s:
                 self._take(self._spare())
+        if self._waiting:
+            # What it waits for may come later: a spare executor, a line to one, a batch that hangs.
+            self._timer = self._loop.call_later(max(0.0, _left_s(self._waiting[0])), self._ring)
+
+    def _refuse_late(self) -> None:
+        """The longest-waiting is the first."""
+        while self._waiting and _left_s(self._waiting[0]) <= 0:
+            self._waiting.popleft().refuse("expired")
 
     def _free(self, now: float) -> Lease | None:
         while self._idle:
@@ -250,9 +262,10 @@ class QuickLane:
         time, and never will."""
         begin_s = self._loop.time() + BEGIN_S
         while not answer.done():
-            waits = self._loop.time() < begin_s
+            now = self._loop.time()
+            waits = now < begin_s
             try:
-                async with asyncio.timeout(HARVEST_S):
+                async with asyncio.timeout_at(min(now, begin_s) + HARVEST_S):
                     data = await lease.line.harvest(
                         Stop(first.run_id, first.call, first.attempt, at_work=waits)
                     )

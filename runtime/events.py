@@ -399,7 +399,7 @@ class CallWaiting(Event, frozen=True, tag="call_waiting"):
 
 class CallStarted(Event, frozen=True, tag="call_started"):
     """Intent: the call is dispatched under ``attempt`` after this is durable. ``valid_until_ms`` bounds the dispatch; of
-    a quick read, which has no effect, it bounds what its own code may take, and that may begin 1.5 s later.
+    a quick read, which has no effect, it bounds what its own code may take, and may be dispatched 1 s later.
     ``request_sha256`` is the hash of the protected request (``binding.request_sha256``), ``under`` what it was checked
     under last: None for the pinned revisions. ``price_micros`` is set aside for it; None: what the definition says."""
 

@@ -12,11 +12,12 @@ from tests.stepped_loop import SteppedLoop
 from boundloop.actors.context import ToolContext
 from boundloop.actors.dispatch_wire import Stop, WireCall, decode_calls, encode_reply
 from boundloop.actors.execution import Report, succeeded
-from boundloop.actors.executors import GRACE_MS, Dispatch
+from boundloop.actors.executors import GRACE_MS, QUICK_LATE_MS, Dispatch
 from boundloop.actors.leases import KEPT_IDLE_S
 from boundloop.actors.lines import ExecutorDied, LineDown, NoAnswer
 from boundloop.actors.places import Grant, Kind, LossCause, Refused, Want
 from boundloop.actors.pooled_dispatch import LATE_S, PooledExecutors
+from boundloop.actors.quick_batch import BATCH_S, GRACE_S
 from boundloop.actors.quick_lane import (
     BEGIN_S,
     CROSSING_S,
@@ -27,7 +28,7 @@ from boundloop.actors.quick_lane import (
 )
 from boundloop.runtime.commands import Executed
 from boundloop.runtime.limits import MARGIN_MS
-from boundloop.runtime.tool_spec import ToolSpec, tool
+from boundloop.runtime.tool_spec import QUICK_TIMEOUT_MS_MAX, ToolSpec, tool
 from boundloop.runtime.toolbox import Toolbox
 
 
@@ -105,7 +106,7 @@ class Line:
 
     async def harvest(self, first: Stop) -> object:
         self.stops.append(first)
-        if self.partial is None:
+        if self.partial is None or self.partial.cancelled():
             self.partial = asyncio.get_running_loop().create_future()
         return await self.partial
 
@@ -138,6 +139,7 @@ class World:
         self.refusal: Refused | None = None
         self.contended = False
         self.unknown: set[str] = set()
+        self.connects = True
         self.executors = PooledExecutors(self, self, holder="h", groups=groups or {}, dependencies={})
         self.reports: dict[str, list[Executed]] = {}
         self._number = 0
@@ -171,6 +173,8 @@ class World:
         return None if name in self.unknown else self.lines[name]
 
     async def line(self, name: str, kind: Kind) -> Line:
+        if not self.connects:
+            await asyncio.Event().wait()
         raise LineDown(name)
 
     def forget(self, name: str) -> None:
@@ -707,10 +711,96 @@ def test_a_short_read_that_has_no_time_left_is_refused_and_its_neighbour_has_wha
     in_world(play)
 
 
+OUT_S = QUICK_TIMEOUT_MS_MAX / 1_000 + PATIENCE_S + BEGIN_S + HARVEST_S + CROSSING_S
+"""How long a batch may be out."""
+
+TURNS_MS = 200
+"""For the turns of a busy loop on the way."""
+
+
 def test_the_bounds_of_a_short_read_are_over_before_the_margin() -> None:
-    most_s = WAIT_S + PATIENCE_S + BEGIN_S + HARVEST_S + CROSSING_S
-    assert most_s < MARGIN_MS / 1_000
-    assert BEGIN_S + HARVEST_S < LEASE_LEFT_LEAST_S
+    """From the end that its intent names to its report, whatever it waits for: then the attempt is given up."""
+    in_a_pool_ms = QUICK_LATE_MS + int((WAIT_S + OUT_S) * 1_000)
+    in_the_host_ms = QUICK_LATE_MS + QUICK_LATE_MS + QUICK_TIMEOUT_MS_MAX
+    assert max(in_a_pool_ms, in_the_host_ms) + TURNS_MS < MARGIN_MS
+    assert BATCH_S + QUICK_TIMEOUT_MS_MAX / 1_000 + GRACE_S < HARVEST_S
+    assert OUT_S < LEASE_LEFT_LEAST_S
+
+
+def test_the_last_read_that_leaves_in_time_is_told_of_before_the_margin() -> None:
+    """Its executor says that the batch waits until it may no longer, and is then silent."""
+
+    async def play(world: World, loop: SteppedLoop) -> None:
+        quick = world.lines["quick-1"]
+        places, world.free["quick"] = world.free["quick"], []
+        world.start(RATE)
+        await loop.advance(int(WAIT_S * 1_000) - 10)
+        world.free["quick"] = places
+        world.freed.set()
+        await loop.settle()
+        assert batches(quick) == [1]
+        for _ in range(0, int(BEGIN_S * 1_000), 10):
+            await loop.advance(10)
+            await says_that_it_waits(quick, loop)
+        await loop.advance(MARGIN_MS - QUICK_LATE_MS - int((WAIT_S + BEGIN_S) * 1_000))
+        assert world.said() == [("failed", "lost", False)]
+        assert world.losses == ["overdue"]
+
+    in_world(play)
+
+
+def test_an_executor_that_is_slow_to_say_that_a_batch_waits_is_asked_no_longer_for_that() -> None:
+    async def play(world: World, loop: SteppedLoop) -> None:
+        quick = world.lines["quick-1"]
+        world.start(RATE)
+        await loop.advance(50 + int(PATIENCE_S * 1_000))
+        may_begin_ms = loop.now_ms + int(BEGIN_S * 1_000)
+        while loop.now_ms < may_begin_ms - int(PATIENCE_S * 1_000) or quick.partial is None:
+            await says_that_it_waits(quick, loop)
+            await loop.advance(10)
+        asked = quick.partial
+        assert loop.now_ms < may_begin_ms
+        await loop.advance(int(HARVEST_S * 1_000) - 50)
+        assert quick.partial is asked, "the same question all the while"
+        await says_that_it_waits(quick, loop)
+        await loop.advance(int(OUT_S * 1_000) - loop.now_ms)
+        assert world.said() == [("failed", "lost", False)]
+
+    in_world(play)
+
+
+async def says_that_it_waits(quick: Line, loop: SteppedLoop) -> None:
+    if quick.partial is not None:
+        asked, quick.partial = quick.partial, None
+        asked.set_result(b"")
+        await loop.settle()
+
+
+@pytest.mark.parametrize("hangs", ["the batch before it", "the way to an executor"])
+def test_a_read_that_waits_is_refused_when_its_time_is_over_whatever_is_waited_for(hangs: str) -> None:
+    """What holds it up has a time of its own: a spare executor is waited for longer, and so is a line to one."""
+
+    async def play(world: World, loop: SteppedLoop) -> None:
+        hanging = hangs == "the batch before it"
+        world.free["quick"] = ["quick-1"] if hanging else []
+        if hanging:
+            world.start(RATE)
+            await loop.advance(10)
+        else:
+            world.forget("quick-1")
+            world.connects = False
+        waiting = len(world.reports) + 1
+        world.start(RATE)
+        await loop.advance(int(WAIT_S * 1_000) - 10)
+        if not hanging:
+            world.free["quick"] = ["quick-1"]
+            world.freed.set()
+            await loop.settle()
+        assert world.said(f"c{waiting}") == []
+        await loop.advance(10)
+        assert world.said(f"c{waiting}") == [("failed", "expired", True)]
+
+    in_world(play)
 
 
 def test_a_batch_that_could_not_be_sent_goes_elsewhere() -> None:
