@@ -92,13 +92,17 @@ async def ask_ray(work: Callable[[], T]) -> T:
 
 def end_actor(handle: Any) -> None:
     """Have Ray end it, now and whatever it does; returns at once."""
-    call = _calls.ask()
+    threading.Thread(target=_end, args=(handle, _calls.ask()), name="boundloop-end", daemon=True).start()
 
-    def end() -> None:
-        with contextlib.suppress(Exception):  # a cluster that is gone has no such actor
-            _calls.make(call, lambda: untyped_ray().kill(handle, no_restart=True))
 
-    threading.Thread(target=end, name="boundloop-end", daemon=True).start()
+def end_actor_here(handle: Any) -> None:
+    """The same on this thread, which it may block: for one of a call that is out, and counts so until this is done."""
+    _end(handle, _calls.ask())
+
+
+def _end(handle: Any, call: object) -> None:
+    with contextlib.suppress(Exception):  # a cluster that is gone has no such actor
+        _calls.make(call, lambda: untyped_ray().kill(handle, no_restart=True))
 
 
 def leave_to_others() -> None:

@@ -33,6 +33,7 @@ from ..runtime.errors import (
 from ..runtime.events import RunStarted
 from . import places, tool_failures
 from .attached import Attached
+from .daemon_thread import on_daemon_thread
 from .executors import ToolExecutors
 from .group_holds import GroupHolds
 from .host import Host
@@ -106,8 +107,8 @@ class RayClusterUse:
     foreign_errors = True
 
     async def leave(self) -> None:
-        """End the cluster if it was started for this Runtime."""
-        self._cluster.leave()
+        """End the cluster if it was started for this Runtime. The loop goes on: what is waited for may need its turns."""
+        await on_daemon_thread(self._cluster.leave)
 
     async def serve(
         self,

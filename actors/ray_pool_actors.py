@@ -10,6 +10,7 @@ import contextlib
 import logging
 import os
 import signal
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
@@ -81,7 +82,9 @@ class RayExecutorFactory:
         self._store = store
         self._revision = revision
         self._pools = pools
-        self._shipment = untyped_ray().put(shipment)
+        self._shipment = shipment
+        self._shipment_ref: Any = None
+        self._putting = threading.Lock()
         self._handles: dict[str, Any] = {}
         self._processes: dict[str, ProcessIdentity] = {}
         self._ends: dict[str, asyncio.Future[None]] = {}
@@ -139,7 +142,10 @@ class RayExecutorFactory:
             await ask_ray(lambda: untyped_ray().kill(handle, no_restart=True))
 
     def _make(self, name: str, key: PoolKey) -> Any:
-        """The actor's handle, at once; the process comes up later. Blocks on the cluster's control service."""
+        """The actor's handle, at once; the process comes up later. Blocks on the cluster's control service. On any thread."""
+        with self._putting:
+            if self._shipment_ref is None:
+                self._shipment_ref = untyped_ray().put(self._shipment)
         pool, kind = key
         declared = self._pools.get(pool, Pool())
         # Without a resource to reserve Ray would put all of them on this node.
@@ -153,7 +159,7 @@ class RayExecutorFactory:
             "enable_task_events": kind != "quick",
         }
         actor = untyped_ray().remote(concurrency_groups=GROUPS)(CLASSES[kind])
-        return actor.options(**options).remote(self._shipment, self._store, self._revision)
+        return actor.options(**options).remote(self._shipment_ref, self._store, self._revision)
 
     def _watch(self, name: str, handle: Any, gone: Callable[[], None]) -> None:
         """A call that only ends with the process: Ray tells of an actor's death to whoever waits for an answer of it."""

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import os
 import signal
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Final, cast
 
@@ -24,7 +25,7 @@ from ..runtime.commands import CommandAnswer, OutsideCommand, encode_command
 from ..runtime.errors import OwnedError, StoreError
 from .places import Ask
 from .provisional import Mark, Shown
-from .ray_calls import ask_ray, end_actor, untyped_ray
+from .ray_calls import ask_ray, end_actor, end_actor_here, untyped_ray
 from .ray_cluster import NAMESPACE
 from .ray_pool_actors import refuse_retries
 from .ray_questions import asks_of
@@ -148,17 +149,40 @@ def end_process(identity: Identity) -> None:
 async def made_within(seconds: float, make: Callable[[], Any]) -> Any:
     """What ``make`` gives, which asks the cluster's control service and blocks while that is away. Raises
     ``TimeoutError``; an actor that comes about all the same is ended."""
-    making = asyncio.ensure_future(ask_ray(make))
+    making = _Making(make)
     try:
-        return await asyncio.wait_for(asyncio.shield(making), seconds)
+        async with asyncio.timeout(seconds):
+            return await ask_ray(making.run)
     except BaseException:
-        making.add_done_callback(_unmake)
+        making.give_up()
         raise
 
 
-def _unmake(making: asyncio.Future[Any]) -> None:
-    if not making.cancelled() and making.exception() is None:
-        end_actor(making.result())
+class _Making:
+    """One of it, on a thread, which whoever waits for it may give up. What is to be ended is so within a call that counts as
+    out: a callback on the loop would have its turn when the cluster may have been left."""
+
+    def __init__(self, make: Callable[[], Any]) -> None:
+        self._make = make
+        self._lock = threading.Lock()
+        self._made: list[Any] = []
+        self._given_up = False
+
+    def run(self) -> Any:
+        made = self._make()
+        with self._lock:
+            self._made.append(made)
+            given_up = self._given_up
+        if given_up:
+            end_actor_here(made)
+        return made
+
+    def give_up(self) -> None:
+        with self._lock:
+            self._given_up = True
+            unheard_of = list(self._made)
+        for made in unheard_of:
+            end_actor(made)
 
 
 async def make_run_actor(

@@ -11,8 +11,10 @@ from typing import Any, Final
 
 import pytest
 
-from boundloop.actors import ray_calls, ray_cluster
+from boundloop.actors import ray_calls, ray_cluster, ray_cluster_use, ray_pool_actors
 from boundloop.actors.ray_calls import NotAttached, ask_ray, end_actor
+from boundloop.actors.ray_cluster_use import RayClusterUse
+from boundloop.actors.ray_pool_actors import RayExecutorFactory
 from boundloop.actors.ray_run_actors import made_within
 
 WITHIN_S: Final = 30.0
@@ -24,6 +26,7 @@ class Ray:
 
     def __init__(self) -> None:
         self.killed: list[object] = []
+        self.put_by: list[threading.Thread] = []
         self.told = threading.Event()
         self.answers = threading.Event()
         self.answers.set()
@@ -44,6 +47,13 @@ class Ray:
     def shutdown(self) -> None:
         self.left = True
 
+    def put(self, data: bytes) -> bytes:
+        self.put_by.append(threading.current_thread())
+        return data
+
+    def remote(self, **options: object) -> Any:
+        raise ValueError("no actor is made here")
+
 
 @pytest.fixture
 def ray(monkeypatch: pytest.MonkeyPatch) -> Ray:
@@ -52,7 +62,7 @@ def ray(monkeypatch: pytest.MonkeyPatch) -> Ray:
     def the_fake() -> Any:
         return fake
 
-    for module in (ray_calls, ray_cluster):
+    for module in (ray_calls, ray_cluster, ray_pool_actors):
         monkeypatch.setattr(module, "untyped_ray", the_fake)
     monkeypatch.setattr(ray_cluster, "_notices_to", print)
     return fake
@@ -183,6 +193,88 @@ def test_leaving_does_not_wait_for_ever(ray: Ray, monkeypatch: pytest.MonkeyPatc
     thread.join(WITHIN_S)
     assert not thread.is_alive()
     ray.answers.set()
+
+
+def test_what_is_given_up_and_comes_about_meanwhile_is_ended_before_it_is_left(ray: Ray) -> None:
+    """Whether or not the loop has a turn in between: the application detaches next."""
+    begun, go_on = threading.Event(), threading.Event()
+
+    def make() -> str:
+        begun.set()
+        go_on.wait(WITHIN_S)
+        return "actor"
+
+    async def body() -> None:
+        making = asyncio.ensure_future(made_within(WITHIN_S, make))
+        await turns(begun)
+        making.cancel()
+        await asyncio.gather(making, return_exceptions=True)
+        thread = leaving(started=False)
+        thread.join(SHORT_S)
+        assert thread.is_alive()
+        go_on.set()
+        thread.join(WITHIN_S)
+        assert ray.killed == [("actor", True)]
+        ray.left = True
+
+    asyncio.run(body())
+
+
+def test_what_is_given_up_just_as_it_comes_about_is_ended_too(ray: Ray) -> None:
+    """Its thread is over, and the loop hasn't heard of it."""
+    came = threading.Event()
+
+    def make() -> str:
+        came.set()
+        return "actor"
+
+    async def body() -> None:
+        making = asyncio.ensure_future(made_within(WITHIN_S, make))
+        await asyncio.sleep(0)
+        assert came.wait(WITHIN_S)
+        leaving(started=False).join(WITHIN_S)
+        assert not making.done()
+        making.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await making
+        leaving(started=False).join(WITHIN_S)
+        assert ray.killed == [("actor", True)]
+
+    asyncio.run(body())
+
+
+def test_the_loop_goes_on_while_a_runtime_leaves(ray: Ray, monkeypatch: pytest.MonkeyPatch) -> None:
+    def joined(ray_option: str | None) -> ray_cluster.Cluster:
+        return ray_cluster.Cluster(started=False)
+
+    monkeypatch.setattr(ray_cluster_use, "join", joined)
+    ray.answers.clear()
+
+    async def body() -> None:
+        use = RayClusterUse(None, name="r", run_actors=0, warm=0, dense_actors=0, pools=None)
+        end_actor("actor")
+        await turns(ray.told)
+        left = asyncio.ensure_future(use.leave())
+        await turns(ray.told)
+        assert not left.done()
+        ray.answers.set()
+        async with asyncio.timeout(WITHIN_S):
+            await left
+
+    asyncio.run(body())
+
+
+def test_an_application_travels_once_and_not_by_the_loop(ray: Ray) -> None:
+    async def body() -> None:
+        factory = RayExecutorFactory(
+            namespace="n", prefix="p", store="s", revision="1", shipment=b"the application", pools={}
+        )
+        starts = [factory.start(f"p:{number}", ("default", "sync"), print) for number in range(3)]
+        assert all(isinstance(it, ValueError) for it in await asyncio.gather(*starts, return_exceptions=True))
+
+    asyncio.run(body())
+    assert len(ray.put_by) == 1
+    assert ray.put_by[0] is not threading.current_thread()
 
 
 def test_nothing_begins_while_it_is_left(ray: Ray) -> None:
