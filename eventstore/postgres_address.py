@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from typing import Final
-from urllib.parse import SplitResult, parse_qsl, unquote
+from urllib.parse import SplitResult, unquote
 
 from .store_address import AddressRefused, split_address
 
@@ -37,6 +37,9 @@ _UNESCAPED: Final = (
     "a sign isn't escaped: in a password write %40 for @, %3A for :, %2F for /, %3F for ?, %23 for #"
 )
 _SUSPECT: Final = "the name of a user, a host, a database or a file with one of : = & ; % in it isn't taken: a password may stand there"
+_NO_BINDING: Final = (
+    "leave channel_binding out, which the driver doesn't do; with sslmode=verify-full it knows the server"
+)
 _BRACKETS: Final = "an IPv6 address stands in brackets: [::1]:5432"
 
 
@@ -53,8 +56,8 @@ def read_postgres_url(url: str) -> SplitResult:
     if _has(":=&;%", unquote(user.partition(":")[0])) or _has("@:=&;%", unquote(parts.path)):
         raise AddressRefused(_SUSPECT)
     if hosts:
-        _check_hosts(hosts.split(","))
-    given = _options(parts.query)
+        _check_hosts(hosts.split(","), escaped=True)
+    given = read_options(parts.query)
     if not parts.path.strip("/"):
         raise AddressRefused("there is no database name")
     if hosts and ("host" in given or "port" in given):
@@ -65,17 +68,20 @@ def read_postgres_url(url: str) -> SplitResult:
     return parts
 
 
-def _options(query: str) -> dict[str, str]:
-    """Decoded, each of them known and given once, with a value."""
+def read_options(query: str) -> dict[str, str]:
+    """Decoded, each of them known and given once, with a value. Raises ``AddressRefused``."""
     fields = [field.partition("=") for field in query.split("&")] if query else []
     if not all(name and value for name, _, value in fields):
         raise AddressRefused("an option is name=value, with & before each but the first")
-    given = dict(parse_qsl(query))
+    # As libpq does: a plus is itself, and no space as in a form of the web.
+    given = {unquote(name): unquote(value) for name, _, value in fields}
     if len(given) < len(fields):
         raise AddressRefused("an option is given twice")
     if unknown := given.keys() - _OPTIONS:
         known = ", ".join(sorted(unknown.intersection(_LIBPQ.split())))
         why = f"an option of other clients is not taken: {known}" if known else "an option isn't known"
+        if "channel_binding" in unknown:
+            why = f"{why}; {_NO_BINDING}"
         raise AddressRefused(f"{why}; those that are: {', '.join(sorted(_OPTIONS))}")
     return given
 
@@ -101,15 +107,16 @@ def _check_options(given: dict[str, str]) -> None:
         raise AddressRefused("there are as many ports as hosts, or one")
 
 
-def _check_hosts(hosts: list[str]) -> bool:
-    """Whether one of them has a port. A folder, which begins with ``/``, has none."""
+def _check_hosts(hosts: list[str], *, escaped: bool = False) -> bool:
+    """Whether one of them has a port. A folder, which begins with ``/``, has none. ``escaped``: they are still, a folder's ``/``
+    too, and behind one a port may stand."""
     if len(hosts) > 1 and "" in hosts:
         raise AddressRefused("between commas there is no host")
-    have_ports = [_has_port(host) for host in hosts if not host.startswith("/")]
+    have_ports = [_has_port(host, escaped=escaped) for host in hosts if not host.startswith("/")]
     return any(have_ports)
 
 
-def _has_port(host: str) -> bool:
+def _has_port(host: str, *, escaped: bool) -> bool:
     if "[" in host or "]" in host:
         found = _IN_BRACKETS.fullmatch(host)
         if found is None:
@@ -121,9 +128,11 @@ def _has_port(host: str) -> bool:
             raise AddressRefused(_BRACKETS)
         if ":" in port or _has("@", host):
             raise AddressRefused(_UNESCAPED)
-        if _has("@:=&;%", unquote(name)):
+        decoded = unquote(name)
+        is_folder = escaped and decoded.startswith("/")
+        if _has("@=&;%" if is_folder else "@:=&;%", decoded):
             raise AddressRefused(_SUSPECT)
-        if "," in unquote(name):
+        if "," in decoded:
             raise AddressRefused("a comma between hosts isn't escaped: write it as it is")
         if colon and not name:
             raise AddressRefused("a port stands behind a host; beside a host of the environment write ?port=")

@@ -8,12 +8,12 @@ but for the database, which says which store it is. Options that change what a s
 from __future__ import annotations
 
 from hashlib import sha256
-from urllib.parse import parse_qsl, quote, urlencode, urlunsplit
+from urllib.parse import quote, urlencode, urlunsplit
 
 import msgspec
 
 from ..runtime.errors import StoreUrlError
-from .postgres_address import DEFAULT_SCHEMA, read_postgres_url
+from .postgres_address import DEFAULT_SCHEMA, read_options, read_postgres_url
 from .shown_url import hidden, marked
 from .store_address import AddressRefused
 
@@ -38,9 +38,9 @@ def parse_postgres_url(url: str) -> PostgresPlace:
     """Raises ``StoreUrlError``, whose text holds no password."""
     try:
         parts = read_postgres_url(url)
+        given = read_options(parts.query)
     except AddressRefused as refusal:
         raise StoreUrlError(hidden(url), str(refusal)) from None
-    given = dict(parse_qsl(parts.query))
     schema = given.pop("schema", DEFAULT_SCHEMA)
     query = urlencode(given, quote_via=quote, safe="/,")
     dsn = urlunsplit(("postgresql", parts.netloc, parts.path, query, ""))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from urllib.parse import parse_qs, unquote, urlsplit
+
 import pytest
 
 from boundloop.eventstore.location import parse_url, shown_url, url_to_type
@@ -20,6 +22,29 @@ def test_an_address_is_handed_to_the_driver_without_what_is_ours() -> None:
     )
     assert parse_postgres_url("postgresql:///runs?host=/run/pg").schema == "boundloop"
     assert parse_url("postgresql://h/runs").kind == "postgres"
+
+
+@pytest.mark.parametrize(
+    ("url", "hosts", "root"),
+    [
+        ("postgresql://app@h/runs?sslrootcert=/etc/ssl/a+b.pem", ["h"], "/etc/ssl/a+b.pem"),
+        ("postgresql://app@h/runs?sslrootcert=/etc/ssl/a%2Bb%20c.pem", ["h"], "/etc/ssl/a+b c.pem"),
+        ("postgresql:///runs?host=/srv/c++/run", ["/srv/c++/run"], ""),
+        ("postgresql://app@%2Fsrv%2Fc++%2Frun/runs", ["/srv/c++/run"], ""),
+        ("postgresql:///runs?host=/cloudsql/p:r:i", ["/cloudsql/p:r:i"], ""),
+        ("postgresql://app:pw@%2Fcloudsql%2Fp%3Ar%3Ai/runs", ["/cloudsql/p:r:i"], ""),
+        ("postgresql://%2fcloudsql%2fp%3ar%3ai:5433,h/runs", ["/cloudsql/p:r:i", "h"], ""),
+    ],
+)
+def test_the_driver_is_given_the_folder_and_the_file_that_libpq_reads(
+    url: str, hosts: list[str], root: str
+) -> None:
+    """A plus is no space there, and an escaped folder may hold a colon as one in ``host=`` may."""
+    driver = urlsplit(parse_postgres_url(url).dsn)
+    query = parse_qs(driver.query, strict_parsing=True) if driver.query else {}
+    before = [unquote(it.partition(":")[0]) for it in driver.netloc.rpartition("@")[2].split(",")]
+    assert query.get("host", before) == hosts
+    assert query.get("sslrootcert", [""]) == [root]
 
 
 @pytest.mark.parametrize(
@@ -110,6 +135,7 @@ def test_an_address_that_says_more_or_less_is_refused(url: str) -> None:
         ("postgresql://app@h/ru\tns", "a control character"),
         ("postgresql://app@h/r uns", "a space"),
         ("postgresql://app@h/runs?channel_binding=require", "not taken: channel_binding;"),
+        ("postgresql://app@h/runs?sslmode=require&channel_binding=require", "leave channel_binding out"),
         ("postgresql://app@h/runs?password=x", "not taken: password;"),
         ("postgresql://app@h/runs?nope=x", "an option isn't known;"),
         ("postgresql://app@h/runs?host=h2", "not in both"),
@@ -153,6 +179,7 @@ def test_what_the_driver_and_libpq_read_alike_is_taken(url: str) -> None:
         ("postgresql://app:s3cret@h1:1,h2:2/runs?schema=x", "postgresql://app:***@h1:1,h2:2/runs?schema=x"),
         ("postgres://app:s3%2Fcret@[::1]:5432/runs", "postgres://app:***@[::1]:5432/runs"),
         ("postgresql://app:s3cret@h/runs?sslcert=/a@b/c", "postgresql://app:***@h/runs?sslcert=/a@b/c"),
+        ("postgresql://app:s3cret@%2Fsql%2Fp%3Ar/runs", "postgresql://app:***@%2Fsql%2Fp%3Ar/runs"),
         ("postgresql://app@h/runs", "postgresql://app@h/runs"),
         ("postgresql://h:/runs", "postgresql://h:/runs"),
         ("postgresql:///runs?host=/run/p:g@x", "postgresql:///runs?host=/run/p:g@x"),
@@ -217,6 +244,11 @@ WRONG = [
     "postgresql:///runs?host=/x;password=s3cret",
     "postgresql:///runs?host=app%3As3cret%40h",
     "postgresql://app%3As3cret%40h/runs",
+    "postgresql://%2F%2Fapp%3As3cret%40h/runs",
+    "postgresql://%2Fapp%3As3cret@h/runs",
+    "postgresql://%2Fx%3Bpassword%3As3cret/runs",
+    "postgresql://%2Fx%253As3cret/runs",
+    "postgresql:///runs?host=%252Fapp%253As3cret",
     "postgresql://app%3As3cret%40h",
     "postgresql://app%253As3cret%2540h/runs",
     "postgresql://app%3As3cret@h/runs",
