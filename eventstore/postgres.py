@@ -42,7 +42,7 @@ from .postgres_migrate import MIGRATION_S, MigrationCut, migrate, state_of
 from .postgres_upkeep import PostgresUpkeep
 from .postgres_url import PostgresPlace, parse_postgres_url
 from .postgres_watch import PostgresWatch
-from .postgres_writer import PostgresWriter, Woken, hang_up, woken_of
+from .postgres_writer import PostgresWriter, Search, Woken, hang_up, woken_of
 from .rules import is_sound
 from .text_columns import from_column, to_column
 
@@ -53,7 +53,7 @@ TOGETHER_BYTES_MAX = 1024 * 1024
 appends of other runs go between."""
 
 READ_TRIES = 3
-"""How often a read is made again whose connection ended under it."""
+"""How often a read is tried whose connection ends under it or can't be made."""
 
 SUBMIT_TRIES = 8
 """How often a command follows a run that hosts take up and give up meanwhile."""
@@ -85,6 +85,7 @@ class PostgresStore(PostgresUpkeep):
         self._writer = PostgresWriter(place, self._clock, self._announce)
         self._watch = PostgresWatch(self, place.channel)
         self._reader: Link | None = None
+        self._search = Search()
         self._reading = asyncio.Lock()
         self._closing: asyncio.Task[None] | None = None
 
@@ -171,27 +172,40 @@ class PostgresStore(PostgresUpkeep):
         return await self._at_home(lambda: self._read_through(call, seconds))
 
     async def _read_through(self, call: Callable[[Connection], Awaitable[T]], seconds: float) -> T:
-        reading = self._loop.create_task(self._read(call, seconds))
+        reading = self._loop.create_task(self._read(call, seconds, self._loop.time()))
         reading.add_done_callback(_heard)
         return await asyncio.shield(reading)
 
-    async def _read(self, call: Callable[[Connection], Awaitable[T]], seconds: float) -> T:
-        asked_s = self._loop.time()
+    async def _read(self, call: Callable[[Connection], Awaitable[T]], seconds: float, asked_s: float) -> T:
         async with self._reading:
             for attempt in range(READ_TRIES):
                 self._refuse_if_closing()
+                held = self._reader
+                link: Link | None = None
                 try:
                     link = await self._reading_link(asked_s)
                     return await answered(link.connection, call(link.connection), self._place, seconds)
                 except (Cut, WrongSettings) as cut:
-                    if attempt == READ_TRIES - 1:
-                        raise StoreError("store_unreachable", str(cut)[:300], path=self.path) from cut
+                    now_s = self._loop.time()
+                    # That an earlier connection is gone says nothing of the server: another one is tried in any case.
+                    is_over = (link is None or link is not held) and now_s >= self._search.give_up_at(asked_s)
+                    if is_over or attempt == READ_TRIES - 1:
+                        if link is None:
+                            self._search.miss(now_s, str(cut))
+                        raise self._unreachable(str(cut)) from cut
             raise AssertionError
 
+    def _unreachable(self, why: str) -> StoreError:
+        return StoreError("store_unreachable", why[:300], path=self.path)
+
     async def _reading_link(self, asked_s: float) -> Link:
+        if self._reader is not None and self._reader.connection.is_closed():
+            self._reader, self._search.lost_s = None, self._loop.time()
         await self._writer.settled(asked_s)
         link = self._reader
         if link is None or link.connection.is_closed():
+            if self._search.in_vain(asked_s):
+                raise self._unreachable(self._search.missed)
             # The server may have gone and come back without what it had: the writer finds out. And where it is away, all who
             # read are told by when all are told.
             await self._writer.linked(asked_s)

@@ -104,6 +104,28 @@ class _Job:
             self.future.set_exception(error)
 
 
+class Search:
+    """How long a server is looked for: ``REACH_S`` from when one was asked for, or from when the connection was lost if that was
+    later; whoever waited behind for all that time is told with the one that looked in vain. On the loop's clock."""
+
+    __slots__ = ("lost_s", "missed", "missed_s")
+
+    def __init__(self) -> None:
+        self.lost_s = 0.0
+        self.missed_s = 0.0
+        self.missed = ""
+
+    def give_up_at(self, asked_s: float) -> float:
+        return max(asked_s, self.lost_s) + REACH_S
+
+    def in_vain(self, asked_s: float) -> bool:
+        """Somebody looked for all the time that this one would."""
+        return asked_s <= self.missed_s and self.give_up_at(asked_s) <= self.missed_s + PAUSE_S_MAX
+
+    def miss(self, now_s: float, why: str) -> None:
+        self.missed_s, self.missed = now_s, why
+
+
 class PostgresWriter:
     """Made by the store; ``start`` begins. ``announce`` hears of runs made ready, before the callers are answered."""
 
@@ -123,9 +145,7 @@ class PostgresWriter:
         self._link: Link | None = None
         self._unsettled: list[Backend] = []
         self._connecting = asyncio.Lock()
-        self._lost_s = 0.0
-        self._missed_s = 0.0
-        self._missed = ""
+        self._search = Search()
         self._task: asyncio.Task[None] | None = None
         self._pace = Pace()
 
@@ -323,6 +343,8 @@ class PostgresWriter:
         time = asyncio.get_running_loop().time
         if asked_s is None:
             asked_s = time()
+        if link is None and self._search.in_vain(asked_s):
+            raise self._unreachable()  # now: whoever looks meanwhile has asked later, and does so for longer
         async with self._connecting:
             link = self._link
             if link is not None and not link.connection.is_closed() and not self._unsettled:
@@ -331,13 +353,12 @@ class PostgresWriter:
                 raise StoreError("store_closed", "the store is closed", path=self.place.shown)
             if link is not None:
                 self._link = None
-                self._lost_s = time()
+                self._search.lost_s = time()
                 link.connection.terminate()
                 self.reconnects += 1
-            give_up_at = max(asked_s, self._lost_s) + REACH_S
-            if asked_s <= self._missed_s and give_up_at <= self._missed_s + PAUSE_S_MAX:
-                raise self._unreachable()  # whoever waited before this one has looked for all that time, in vain
-            self._link = await self._reached(give_up_at)
+            if self._search.in_vain(asked_s):
+                raise self._unreachable()
+            self._link = await self._reached(self._search.give_up_at(asked_s))
             return self._link
 
     async def _reached(self, give_up_at: float) -> Link:
@@ -356,7 +377,7 @@ class PostgresWriter:
                     raise
                 # A store that is open had settings that worked: a file of them is on its way back.
                 if loop.time() + pause_s >= give_up_at:
-                    self._missed_s, self._missed = loop.time(), str(cut)
+                    self._search.miss(loop.time(), str(cut))
                     raise self._unreachable() from cut
             except BaseException:
                 if link is not None:
@@ -367,7 +388,7 @@ class PostgresWriter:
 
     def _unreachable(self) -> StoreError:
         return StoreError(
-            "store_unreachable", f"{self._missed}; nothing was sent"[:500], path=self.place.shown
+            "store_unreachable", f"{self._search.missed}; nothing was sent"[:500], path=self.place.shown
         )
 
     async def _take_up(self, link: Link) -> None:
