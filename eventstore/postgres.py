@@ -184,6 +184,7 @@ class PostgresStore(PostgresUpkeep):
                 link: Link | None = None
                 try:
                     link = await self._reading_link(asked_s)
+                    self._refuse_if_closing()  # closing waits for what was begun, however long it takes
                     return await answered(link.connection, call(link.connection), self._place, seconds)
                 except (Cut, WrongSettings) as cut:
                     now_s = self._loop.time()

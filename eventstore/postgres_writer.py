@@ -349,8 +349,6 @@ class PostgresWriter:
             link = self._link
             if link is not None and not link.connection.is_closed() and not self._unsettled:
                 return link
-            if self._closed:
-                raise StoreError("store_closed", "the store is closed", path=self.place.shown)
             if link is not None:
                 self._link = None
                 self._search.lost_s = time()
@@ -365,6 +363,8 @@ class PostgresWriter:
         loop = asyncio.get_running_loop()
         pause_s = PAUSE_S
         while True:
+            if self._closed:  # only a read looks for one now
+                raise StoreError("store_closed", "the store is closed", path=self.place.shown)
             link: Link | None = None
             try:
                 link = await connect(self.place, "boundloop writes")

@@ -203,3 +203,77 @@ async def test_whoever_asked_long_before_the_connection_was_lost_waits_for_anoth
     found = await store._read(lambda connection: connection.fetchval("SELECT 1"), ANSWER_S, long_ago_s)
     assert found == 1
     await store.close()
+
+
+@pytest.mark.asyncio
+async def test_a_store_that_closes_while_a_read_connects_begins_no_statement(
+    postgres: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Closing would wait for as long as it takes."""
+    store = await PostgresStore.open(postgres.url())
+    gate = Gate()
+    monkeypatch.setattr(postgres_module, "connect", gate)
+    begun: list[Connection] = []
+
+    async def read(connection: Connection) -> None:
+        begun.append(connection)
+
+    reading = asyncio.gather(store.read_with(read), store.read_with(read), return_exceptions=True)
+    await gate.reached.wait()
+    closing = asyncio.ensure_future(store.close())
+    await asyncio.sleep(0)
+    gate.on.set()
+    await closing
+    assert [getattr(answer, "code", answer) for answer in await reading] == ["store_closed"] * 2
+    assert begun == []
+
+
+@pytest.mark.asyncio
+async def test_a_read_that_fails_to_connect_while_its_store_closes_tries_no_more(
+    postgres: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = await PostgresStore.open(postgres.url())
+    gate, written = Gate(away=True), asyncio.Event()
+    monkeypatch.setattr(postgres_module, "connect", gate)
+
+    async def write(_: Connection) -> None:
+        await written.wait()
+
+    writing = asyncio.ensure_future(
+        store.write_with(write)
+    )  # closing waits for it: the writer is there still
+    reading = asyncio.gather(store.run("r1"), store.run("r1"), return_exceptions=True)
+    await gate.reached.wait()
+    closing = asyncio.ensure_future(store.close())
+    await asyncio.sleep(0)
+    gate.on.set()
+    assert [getattr(answer, "code", answer) for answer in await reading] == ["store_closed"] * 2
+    assert gate.tried == 1
+    written.set()
+    await asyncio.gather(writing, closing)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("away", [False, True])
+async def test_a_store_that_closes_while_a_read_looks_for_the_server_leaves_no_writer_and_looks_no_further(
+    away: bool, postgres: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = await PostgresStore.open(postgres.url())
+    await store.hosts()
+    gate = Gate(away=away)
+    monkeypatch.setattr(postgres_writer, "connect", gate)
+    monkeypatch.setattr(postgres_writer, "REACH_S", 0.2)
+    monkeypatch.setattr(postgres_writer, "PAUSE_S", 0)
+    cut_off(store)
+    reading = asyncio.ensure_future(store.run("r1"))
+    await gate.reached.wait()
+    closing = asyncio.ensure_future(store.close())
+    while not store._writer._closed:  # noqa: ASYNC110  it has no event of its own
+        await asyncio.sleep(0)
+    gate.on.set()
+    await closing
+    with pytest.raises(StoreError, match="store_closed"):
+        await reading
+    assert gate.tried == 1
+    assert all(link.connection.is_closed() for link in gate.made)
+    assert store._writer._link is None
