@@ -200,8 +200,7 @@ class RunDriver:
         self._ring()
 
     def over(self, _task: asyncio.Task[None]) -> None:
-        """Its task has ended, however: nobody reads its inbox any more."""
-        self._over = True
+        """Its task has ended, however."""
         if not self.durable.done():
             self.durable.set_result(False)
 
@@ -231,6 +230,7 @@ class RunDriver:
         except Lost:
             self._stopping = True
         finally:
+            self._over = True  # nobody reads its inbox from now on but who asks for what is left over
             self._out.cancel_all()
             self._set_aside()  # what wasn't answered is for whoever decides for the run from now on
 

@@ -127,7 +127,8 @@ class Host:
 
     ``looks``: it takes up whatever is ready in the store; without, only what it is told to adopt. ``elsewhere``: other
     hosts that this one hands ready runs to. ``executors``: where tools run; this process's own unless given, and closed with it unless
-    they stay. ``host_id``: a name of its own unless given, for a simulation. ``failed``: why it stopped; ``broken``: of a bug, which a next host would meet again."""
+    they stay. ``host_id``: a name of its own unless given, for a simulation. ``failed``: why it stopped; ``broken``: of a bug, which a
+    next host would meet again."""
 
     def __init__(
         self,

@@ -175,9 +175,9 @@ class Owning:
     ) -> Owning:
         """Open the store and begin to host. ``cluster`` is given this process's host before it opens, and whether another
         owner died without closing, or may have. ``lost`` hears that this host had to stop, by a store that didn't answer in time: in a
-        cluster the file is given back by then, for whoever opens it next. ``executors``: of a Runtime that
-        has the next host by itself, and outlive this one; ``after``: what it was until its host had to stop. Raises as ``open_store``;
-        nothing is held then."""
+        cluster the file is given back by then, for whoever opens it next. ``executors``: of a Runtime that has the next
+        host by itself, and outlive this one; ``after``: what it was until its host had to stop. Raises as ``open_store``; nothing is
+        held then."""
         self = cls(parts)
         self._executors = executors
         self._lost = lost
