@@ -47,15 +47,41 @@ def descendants() -> dict[int, int]:
 
 
 def end_all(known: dict[int, int]) -> int:
-    """SIGKILL to those of them that live still, by pid and start; how many there were. Waits until they are gone."""
-    left = {pid: start for pid, start in known.items() if not _is_over(pid, start)}
+    """SIGKILL to all below this process and those of the known that live still, by pid and start; how many there were. Waits until
+    they are gone.
+
+    All are stopped first: one that is killed may have begun another that nobody has seen, and that nobody finds any more, since what
+    its parent leaves behind isn't below this process.
+    """
+    left: dict[int, int] = {}
+    until = time.monotonic() + GONE_S
+    while True:
+        living = {pid: start for pid, start in {**known, **descendants()}.items() if not _is_over(pid, start)}
+        new = {pid: start for pid, start in living.items() if pid not in left}
+        for pid, start in new.items():
+            _signal(pid, start, signal.SIGSTOP)
+        left.update(new)
+        # Only of processes that have stopped is it known that they begin no other one.
+        if (not new and all(map(_is_still, living))) or time.monotonic() > until:
+            break
+        if not new:
+            time.sleep(_LOOK_AGAIN_S)
     for pid, start in left.items():
-        with contextlib.suppress(OSError):
-            if start_of(pid) == start:
-                os.kill(pid, signal.SIGKILL)
+        _signal(pid, start, signal.SIGKILL)
     for pid, start in left.items():
         _gone(pid, start, GONE_S)
     return len(left)
+
+
+def _signal(pid: int, pid_start: int, number: signal.Signals) -> None:
+    with contextlib.suppress(OSError):
+        if start_of(pid) == pid_start:
+            os.kill(pid, number)
+
+
+def _is_still(pid: int) -> bool:
+    fields = _stat(pid)
+    return not fields or fields[0] in "TtZX"
 
 
 def _gone(pid: int, pid_start: int, within_s: float) -> bool:

@@ -33,7 +33,6 @@ from ..runtime.errors import (
 from ..runtime.events import RunStarted
 from . import places, tool_failures
 from .attached import Attached
-from .daemon_thread import on_daemon_thread
 from .executors import ToolExecutors
 from .group_holds import GroupHolds
 from .host import Host
@@ -107,8 +106,9 @@ class RayClusterUse:
     foreign_errors = True
 
     async def leave(self) -> None:
-        """End the cluster if it was started for this Runtime. The loop goes on: what is waited for may need its turns."""
-        await on_daemon_thread(self._cluster.leave)
+        """End the cluster if it was started for this Runtime. Blocks the loop: this is the last that happens on it, and a loop that
+        is being ended, since opening failed, gives nobody the turns that another thread's answer takes."""
+        self._cluster.leave()
 
     async def serve(
         self,
