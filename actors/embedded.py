@@ -241,8 +241,15 @@ class Embedded:
             if self._search is not None:
                 self._search.cancel()
                 await asyncio.gather(self._search, return_exceptions=True)
-            for serving in self._open_ones():
-                await serving.close()
+            ends = [serving.close() for serving in self._open_ones()]
+            failures = [error for error in await asyncio.gather(*ends, return_exceptions=True) if error]
+            if failures:
+                raise failures[0]
+        finally:
+            await self._leave()
+
+    async def _leave(self) -> None:
+        try:
             if self.adapter is not None:
                 await self.adapter.close()
         finally:

@@ -72,6 +72,9 @@ EXECUTORS_S: Final = GRACE_MS / 1_000
 """How long executors may take to end what they do when their host closes."""
 
 STORE_PAUSE_S: Final = 1.0
+AWAY: Final = frozenset(("store_unreachable", "commit_unknown"))
+"""Codes of a store that may answer soon."""
+
 TIMER_MAX_S: Final = 60.0
 READY_RUNS_MAX: Final = 1_000
 """How many ready runs are looked at in one go, besides those that were found to be another application's."""
@@ -206,6 +209,10 @@ class Host:
         self._ready.set()
         if after is not None:
             after.hand_to(self)
+
+    def _spares(self) -> bool:
+        """Whether hosts whose rows have expired may be coming back, as this one has."""
+        return self._loop.time() < self._spares_until_s
 
     def _spare_no_more(self) -> None:
         self._spared.clear()
@@ -407,17 +414,28 @@ class Host:
             self.beside(self._take_late(run_id, report))
 
     async def _take_late(self, run_id: str, report: Report) -> None:
-        executed = report.executed
+        if run_id in self.failures:
+            return  # it is left alone until somebody touches it, and would fail of this again
+        try:
+            while self._over() is None and not await self._drives_for(run_id, report):  # noqa: ASYNC110  see below
+                await asyncio.sleep(STORE_PAUSE_S)  # a store doesn't say that it is back
+        finally:
+            if self.failed is not None and run_id not in self._drivers:
+                self.late(run_id, report)  # for the next host
+        driver = self._drivers.get(run_id)
+        if driver is not None:
+            driver.post(report.executed)
+
+    async def _drives_for(self, run_id: str, report: Report) -> bool:
+        """Have the run driven here, if it is free; False if the store can't be reached now."""
         try:
             if report.artifact is not None:
                 await self.store.put_blob(report.artifact)
             if run_id not in self._drivers:
                 await self.take_up(run_id)
-        except StoreError:
-            return
-        driver = self._drivers.get(run_id)
-        if driver is not None:
-            driver.post(executed)
+        except StoreError as error:
+            return error.code not in AWAY
+        return True
 
     async def _leave(self, run_id: str, driver: RunDriver, error: BaseException) -> None:
         """A driver that failed gives its run up for another host, now or later. A second try here would fail alike, so
@@ -536,7 +554,12 @@ class Host:
     async def _decide_here(self, run_id: str, command: OutsideCommand) -> CommandAnswer:
         try:
             answer = await submit_unhosted(
-                self.store, run_id, command, host_id=self.host_id, publish=self.publish
+                self.store,
+                run_id,
+                command,
+                host_id=self.host_id,
+                publish=self.publish,
+                spares=self._spares(),
             )
         except OwnedError:
             raise
@@ -622,7 +645,10 @@ class Host:
             some = run_ids[at : min(at + at_once, room)]
             # A short run may have ended by the time that this looks, so it is what was taken up that counts.
             took = await asyncio.gather(*(self.take_up(run_id) for run_id in some))
-            taken += sum(was or self._is_elsewhere(run_id) for was, run_id in zip(took, some, strict=True))
+            taken += sum(
+                was or run_id in self._spared or self._is_elsewhere(run_id)
+                for was, run_id in zip(took, some, strict=True)
+            )
         if taken and len(run_ids) >= READY_RUNS_MAX:
             self._ready.set()  # there may be more, and nobody will tell of those again
         if not run_ids:
@@ -653,7 +679,7 @@ class Host:
             if row is None or row.damaged:
                 self._ignore(run_id)
                 return False
-            if row.owner and self._loop.time() < self._spares_until_s:
+            if row.owner and self._spares():
                 self._spared.add(run_id)
                 return False
             try:
@@ -678,9 +704,10 @@ class Host:
                 self._remember(run_id, error)
                 self._refuse(run_id, error)
                 return False
-            if driver is not None:
-                self._host(run_id, driver)
-            return driver is not None
+            if driver is None or self.failed is not None:
+                return False  # in the second case it is free again when this host's row is dropped
+            self._host(run_id, driver)
+            return True
 
     async def _acquired(self, run_id: str) -> RunDriver | None:
         answer = await self.store.acquire(run_id, self.host_id)

@@ -78,12 +78,13 @@ async def submit_unhosted(
     host_id: str,
     dead_hosts: Sequence[str] = (),
     publish: Publish | None = None,
+    spares: bool = False,
 ) -> CommandAnswer:
     """Decide one outside command as the run's host for a moment.
 
     ``host_id`` is a registered, live host of the caller (``host_for_one_command``): its owner row keeps others off
-    meanwhile. ``dead_hosts``: owners whose death the caller has proved. ``publish`` is told what was committed. A
-    refusal, and a command that was accepted before, change nothing: not the log, not the epoch, not what the run waits
+    meanwhile. ``dead_hosts``: owners whose death the caller has proved. ``publish`` is told what was committed.
+    ``spares``: that the run's host has no row any more counts as no death of it; the store was away from all. A refusal, and a command that was accepted before, change nothing: not the log, not the epoch, not what the run waits
     for. Raises ``RunNotFound``; ``OwnedError`` if a live host has the run, which alone may decide then;
     ``ConflictError`` if other hosts got between ``TRIES_MAX`` times; ``HistoryRefused`` for a damaged run;
     ``StoreError``: whether the command was accepted is unknown, submit it again under the same id.
@@ -91,7 +92,7 @@ async def submit_unhosted(
     lock = _turns.setdefault((id(store), id(asyncio.get_running_loop()), run_id), asyncio.Lock())
     async with lock:
         for _ in range(TRIES_MAX):
-            answer = await _try_once(store, run_id, command, host_id, dead_hosts, publish)
+            answer = await _try_once(store, run_id, command, host_id, dead_hosts, publish, spares)
             if answer is not None:
                 return answer
     raise ConflictError("run_contended", "other hosts keep taking the run; submit again", path=run_id)
@@ -104,6 +105,7 @@ async def _try_once(
     host_id: str,
     dead_hosts: Sequence[str],
     publish: Publish | None,
+    spares: bool,
 ) -> CommandAnswer | None:
     """None: the run changed hands in between and nothing was written."""
     row = await store.run(run_id)
@@ -133,7 +135,7 @@ async def _try_once(
             )
             await store.mark_damaged(run_id, str(damaged)[:500])
             raise damaged
-        return await _append(store, state, command, acquired, host_id, publish)
+        return await _append(store, state, command, acquired, host_id, publish, spares)
     finally:
         # A no-op where the append released the run. Otherwise whatever was to be done is still to be done.
         await asyncio.shield(store.release(run_id, host_id, acquired.epoch, ready=True))
@@ -164,12 +166,13 @@ async def _append(
     acquired: Acquired,
     host_id: str,
     publish: Publish | None,
+    spares: bool,
 ) -> CommandAnswer | None:
     at_ms = max(store.now_ms(), state.at_ms)
     base_seq = state.seq
     written = _Written(state, at_ms)
     if state.phase != "terminated":  # after the end only the fact about an unknown effect may follow
-        cause: Literal["host_died", "command"] = "host_died" if acquired.died else "command"
+        cause: Literal["host_died", "command"] = "host_died" if acquired.died and not spares else "command"
         written.take(TakeOver(epoch=acquired.epoch, host=host_id, cause=cause))
     answer = _without_change(state, command, at_ms)
     if answer is not None:

@@ -166,6 +166,33 @@ def test_a_late_report_reaches_a_run_that_another_task_took_up_first(site: Site)
     assert (settled.outcome, settled.by) == ("applied", "executor")
 
 
+def test_a_run_that_failed_here_with_an_effect_out_is_left_alone(site: Site) -> None:
+    """The effect is cancelled, and its report comes when nobody drives the run: another try would fail alike, again and again."""
+
+    @tool(risk="write", key="call", timeout_ms=60_000)
+    async def send(n: int) -> dict[str, int]:
+        """Send."""
+        await asyncio.get_running_loop().create_future()
+        return {"n": n}
+
+    host = site.open([call("send", {"n": 1}), say("done")], [send])
+    run_id = host.start()
+    host.settle()
+    failing(site, "append", StoreError("frame_too_large"))
+    acquire, taken = site.store.acquire, list[str]()
+
+    async def acquires(run_id: str, *args: Any, **options: Any) -> Any:
+        taken.append(run_id)
+        assert len(taken) < 50, "again and again"
+        return await acquire(run_id, *args, **options)
+
+    site.store.acquire = acquires  # type: ignore[method-assign]  # the store is the test's own
+    with pytest.raises(StoreError, match="frame_too_large"):
+        host.rt.send(run_id, "hello")
+    host.advance(30_000)
+    assert len(taken) < 5
+
+
 def test_a_host_counts_from_when_it_asked_not_from_when_it_was_answered(site: Site) -> None:
     """The store renews the row when it is asked; by an answer that took five seconds it is half used up."""
     host = site.open([held(say("done"), "slow")])

@@ -11,9 +11,8 @@ from typing import Any, Final
 
 import pytest
 
-from boundloop.actors import ray_calls, ray_cluster, ray_cluster_use, ray_pool_actors
+from boundloop.actors import ray_calls, ray_cluster, ray_pool_actors
 from boundloop.actors.ray_calls import NotAttached, ask_ray, end_actor
-from boundloop.actors.ray_cluster_use import RayClusterUse
 from boundloop.actors.ray_pool_actors import RayExecutorFactory
 from boundloop.actors.ray_run_actors import made_within
 
@@ -239,27 +238,6 @@ def test_what_is_given_up_just_as_it_comes_about_is_ended_too(ray: Ray) -> None:
             await making
         leaving(started=False).join(WITHIN_S)
         assert ray.killed == [("actor", True)]
-
-    asyncio.run(body())
-
-
-def test_the_loop_goes_on_while_a_runtime_leaves(ray: Ray, monkeypatch: pytest.MonkeyPatch) -> None:
-    def joined(ray_option: str | None) -> ray_cluster.Cluster:
-        return ray_cluster.Cluster(started=False)
-
-    monkeypatch.setattr(ray_cluster_use, "join", joined)
-    ray.answers.clear()
-
-    async def body() -> None:
-        use = RayClusterUse(None, name="r", run_actors=0, warm=0, dense_actors=0, pools=None)
-        end_actor("actor")
-        await turns(ray.told)
-        left = asyncio.ensure_future(use.leave())
-        await turns(ray.told)
-        assert not left.done()
-        ray.answers.set()
-        async with asyncio.timeout(WITHIN_S):
-            await left
 
     asyncio.run(body())
 

@@ -314,6 +314,33 @@ def test_what_it_came_to_before_there_is_a_next_host_is_kept_for_it(server: Serv
         assert eventually(lambda: runtime.result("r1", WITHIN_S).text == "done", WITHIN_S)
 
 
+def test_what_it_came_to_outlasts_a_second_outage(server: Server) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    @tool(risk="write", key=("order",), far_side="none", timeout_ms=60_000)
+    def ship(order: str) -> dict[str, str]:
+        """Ship an order; the far side answers no questions."""
+        begun.set()
+        assert go_on.wait(WITHIN_S)
+        return {"shipped": order}
+
+    model = ScriptedModel([call("ship", {"order": "A1"}), say("done")])
+    with Runtime(store=server.url(), model=model, tools=[ship]) as runtime:
+        runtime.start("ship", limits=FREE, run_id="r1")
+        assert begun.wait(WITHIN_S)
+        first: Any = half_of(runtime)._serving
+        lose_the_host(server, runtime)
+        server.start()
+        assert eventually(lambda: half_of(runtime)._serving is not first, WITHIN_S)
+        second: Any = half_of(runtime)._serving
+        server.kill()
+        go_on.set()  # its report meets a server that is away again
+        assert eventually(lambda: second.failed is not None, WITHIN_S)
+        server.start()
+        assert eventually(lambda: half_of(runtime)._serving is not second, WITHIN_S)
+        assert eventually(lambda: runtime.result("r1", WITHIN_S).text == "done", WITHIN_S)
+
+
 def test_a_command_from_elsewhere_that_meets_a_host_as_it_goes_is_decided_by_the_next(
     server: Server, runtime: Runtime
 ) -> None:
@@ -353,8 +380,9 @@ def test_a_command_from_elsewhere_that_meets_a_host_as_it_goes_is_decided_by_the
     assert runtime.wait("r1", WITHIN_S).outcome == "cancelled"
 
 
+@pytest.mark.parametrize("commanded", [False, True])
 def test_of_two_that_waited_for_the_server_neither_takes_the_others_runs_for_a_dead_hosts(
-    server: Server, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+    server: Server, runtime: Runtime, commanded: bool
 ) -> None:
     """Their rows have all expired; whoever is back first finds the others' runs without a host."""
     with Runtime(store=half_of(runtime)._url, model=ScriptedModel([held(say("mine"), "gate")])) as second:
@@ -374,12 +402,15 @@ def test_of_two_that_waited_for_the_server_neither_takes_the_others_runs_for_a_d
         expire_all(half_of(runtime)._url)
         assert eventually(lambda: half_of(runtime)._serving is not old, WITHIN_S)
         looked = on_loop(runtime, half_of(runtime)._serving.host.take_up("r2"))
+        if commanded:
+            runtime.cancel("r2")  # which this host decides, since nobody has the run
         go_on.open()
         gate_of(second).open()
-        assert second.wait("r2", WITHIN_S).text == "mine"
+        result = second.wait("r2", WITHIN_S)
+        assert (result.outcome, result.text) == (("cancelled", "") if commanded else ("completed", "mine"))
         assert not looked
         causes = [item.event.cause for item in second.stream("r2") if isinstance(item.event, e.RunResumed)]
-    assert causes == ["woken"]
+    assert causes == ["command" if commanded else "woken"]
 
 
 def expire_all(url: str) -> None:
