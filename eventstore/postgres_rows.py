@@ -51,9 +51,7 @@ UNKNOWN_EFFECTS: Final = (
 HOSTS: Final = "SELECT * FROM hosts ORDER BY host_id"
 SWITCHES: Final = "SELECT * FROM switches ORDER BY scope, target"
 IDENTITY: Final = "SELECT store_id FROM identity"
-NEXT_WAKE: Final = (
-    "SELECT min(wake_at_ms) FROM runs WHERE wake_at_ms IS NOT NULL AND owner = '' AND damaged = ''"
-)
+NEXT_WAKE: Final = "SELECT min(due_at_ms) FROM runs WHERE due_at_ms IS NOT NULL AND damaged = ''"
 GROUP_HOLDS: Final = (
     "SELECT name, places, until_ms FROM group_holds WHERE until_ms > coalesce($1, server_ms())"
 )
@@ -76,8 +74,8 @@ READY: Final = (
     "SELECT run_id, place FROM ("
     "(SELECT ready_at_ms AS place, run_key, run_id FROM runs WHERE ready_at_ms IS NOT NULL AND damaged = '' "
     "AND (owner = '' OR owner IN (SELECT owner FROM gone)) ORDER BY ready_at_ms, run_key LIMIT $2) "
-    "UNION ALL (SELECT wake_at_ms, run_key, run_id FROM runs WHERE wake_at_ms IS NOT NULL AND owner = '' "
-    f"AND wake_at_ms <= {_NOW} AND ready_at_ms IS NULL AND damaged = '' ORDER BY wake_at_ms, run_key LIMIT $2) "
+    f"UNION ALL (SELECT due_at_ms, run_key, run_id FROM runs WHERE due_at_ms <= {_NOW} "
+    "AND ready_at_ms IS NULL AND damaged = '' ORDER BY due_at_ms, run_key LIMIT $2) "
     f"UNION ALL (SELECT CASE WHEN wake_at_ms <= {_NOW} THEN wake_at_ms ELSE updated_at_ms END, run_key, run_id FROM runs "
     "WHERE owner <> '' AND owner IN (SELECT owner FROM gone) AND ready_at_ms IS NULL AND damaged = '' "
     "ORDER BY 1, run_key LIMIT $2)"

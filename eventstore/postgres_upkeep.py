@@ -27,7 +27,9 @@ _REINDEX: Final = """
 WITH moved AS (
     UPDATE runs SET tenant = $1, agent = $2, operation_id = $3, parent_id = $4, root_id = $5, created_at_ms = $6,
         updated_at_ms = $7, epoch = greatest(epoch, $8), status = $9, outcome = $10, reason = $11, waiting_for = $12,
-        waiting_keys = ARRAY(SELECT decode(key, 'hex') FROM unnest($13::text[]) AS key), wake_at_ms = $14
+        rest = rest_of($9, $12), rested_at_ms = CASE WHEN rest_of($9, $12) <> '' THEN $7::bigint END,
+        waiting_keys = ARRAY(SELECT decode(key, 'hex') FROM unnest($13::text[]) AS key), wake_at_ms = $14,
+        due_at_ms = CASE WHEN owner = '' THEN $14::bigint END
     WHERE run_id = $15 AND seq = $16 AND head = $17 RETURNING run_key, waiting_keys
 ), gone AS (
     DELETE FROM key_waits USING moved

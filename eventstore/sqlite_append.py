@@ -44,12 +44,13 @@ PUT_NOTED_MS = 3_600_000
 CACHED_RUNS_MAX = 20_000
 
 _GO_ON = (
-    "UPDATE runs SET seq = ?, head = ?, updated_at_ms = ?, status = ?, reason = ? "
+    "UPDATE runs SET seq = ?, head = ?, updated_at_ms = ?, status = ?, reason = ?, wake_at_ms = ? "
     "WHERE run_key = ? AND epoch = ? AND seq = ? AND head = ?"
 )
+"""wake_at_ms is another one after each append, and its index has no entry of a run that somebody owns."""
 _MOVE = (
-    "UPDATE runs SET seq = ?, head = ?, updated_at_ms = ?, status = ?, reason = ?, outcome = ?, "
-    "waiting_for = ?, rest = ?, rested_at_ms = ?, wake_at_ms = ?, owner = ?, ready_at_ms = ? "
+    "UPDATE runs SET seq = ?, head = ?, updated_at_ms = ?, status = ?, reason = ?, wake_at_ms = ?, outcome = ?, "
+    "waiting_for = ?, rest = ?, rested_at_ms = ?, owner = ?, ready_at_ms = ? "
     "WHERE run_key = ? AND epoch = ? AND seq = ? AND head = ?"
 )
 _CREATE = (
@@ -83,7 +84,6 @@ class _Known:
         "tenant",
         "waiting_for",
         "waiting_keys",
-        "wake_at_ms",
     )
 
     def __init__(
@@ -95,7 +95,6 @@ class _Known:
         waiting_for: str,
         rest: str,
         rested_at_ms: int | None,
-        wake_at_ms: int | None,
         owner: str,
         ready_at_ms: int | None,
         at_ms: int,
@@ -106,20 +105,18 @@ class _Known:
         self.waiting_for = waiting_for
         self.rest = rest
         self.rested_at_ms = rested_at_ms
-        self.wake_at_ms = wake_at_ms
         self.owner = owner
         self.ready_at_ms = ready_at_ms
         self.at_ms = at_ms
         self.waiting_keys = waiting_keys
 
-    def parked(self) -> tuple[str, str, str, int | None, int | None, str, int | None]:
-        """The columns that have an index, in the order of ``_MOVE``."""
+    def parked(self) -> tuple[str, str, str, int | None, str, int | None]:
+        """The columns whose indexes have an entry of an owned run, in the order of ``_MOVE``."""
         return (
             self.outcome,
             self.waiting_for,
             self.rest,
             self.rested_at_ms,
-            self.wake_at_ms,
             self.owner,
             self.ready_at_ms,
         )
@@ -234,7 +231,7 @@ class SqliteAppends:
 
     def _look_up(self, run_id: str) -> _Known | None:
         row = self._one(
-            "SELECT run_key, tenant, outcome, waiting_for, rest, rested_at_ms, wake_at_ms, owner, ready_at_ms, updated_at_ms "
+            "SELECT run_key, tenant, outcome, waiting_for, rest, rested_at_ms, owner, ready_at_ms, updated_at_ms "
             "FROM runs WHERE run_id = ?",
             (run_id,),
         )
@@ -292,7 +289,6 @@ class SqliteAppends:
             index.waiting_for,
             rest,
             request.at_ms if rest else None,
-            index.wake_at_ms,
             owner,
             None,
             request.at_ms,
@@ -336,14 +332,13 @@ class SqliteAppends:
         ready_at_ms = self._ready_at(request, known, now_ms)
         rest = rest_of(index)
         rested_at_ms = request.at_ms if rest else None
-        values = (seq, request.hash, request.at_ms, index.status, index.reason)
+        values = (seq, request.hash, request.at_ms, index.status, index.reason, index.wake_at_ms)
         place = (known.run_key, request.epoch, request.expected_seq, request.prev_hash)
         parked = (
             index.outcome,
             index.waiting_for,
             rest,
             rested_at_ms,
-            index.wake_at_ms,
             owner,
             ready_at_ms,
         )
@@ -356,7 +351,7 @@ class SqliteAppends:
             del self._woken[mark:]
             return False
         known.outcome, known.waiting_for, known.rest, known.rested_at_ms = parked[:4]
-        known.wake_at_ms, known.owner, known.ready_at_ms = parked[4:]
+        known.owner, known.ready_at_ms = parked[4:]
         known.at_ms = request.at_ms
         self._wait_for(known, index.waiting_keys)
         return True

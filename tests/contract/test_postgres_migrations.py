@@ -13,6 +13,7 @@ from tests.postgres_server import Server
 
 from boundloop.eventstore import postgres_link, postgres_migrate
 from boundloop.eventstore.location import open_store
+from boundloop.eventstore.postgres import PostgresStore
 from boundloop.eventstore.postgres_url import parse_postgres_url
 from boundloop.eventstore.upgrade import migrate_at, schema_at
 from boundloop.runtime.errors import StoreError
@@ -37,6 +38,12 @@ async def raw_connection(url: str) -> AsyncGenerator[Any]:
 async def of_this_version(url: str) -> None:
     store = await open_store(url)
     await store.close()
+
+
+async def of_version(url: str, number: int) -> None:
+    async with raw_connection(url) as raw:
+        await postgres_migrate.migrate(raw, parse_postgres_url(url))
+    assert (await schema_at(url)).found == number
 
 
 def plant(patch: pytest.MonkeyPatch, text: str) -> None:
@@ -129,6 +136,34 @@ async def test_the_server_ends_a_migration_by_itself_whose_process_is_gone(
         row = await raw.fetchrow("SELECT looks, takes FROM bounds")
         assert (row["looks"], row["takes"]) == ("5s", "1h")
         assert await raw.fetchval("SELECT current_setting('statement_timeout')") == "0"
+
+
+async def test_runs_from_before_there_was_a_due_time_have_theirs(
+    postgres: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = postgres.url()
+    with monkeypatch.context() as patch:
+        patch.setattr(postgres_migrate, "known_migrations", lambda: KNOWN[:6])
+        await of_version(url, 6)
+    async with raw_connection(url) as raw:
+        await raw.execute(
+            "INSERT INTO runs (run_id, seq, epoch, head, updated_at_ms, created_at_ms, tenant, agent, operation_id, parent_id, "
+            "root_id, status, outcome, reason, waiting_for, waiting_keys, wake_at_ms, owner) "
+            "SELECT run_id, 1, 1, '', 5, 1, 't', 'a', '', '', '', status, '', '', '', '{}', wake_at_ms, owner "
+            "FROM (VALUES ('owned', 'executing', 100, 'h'), ('due', 'executing', 100, ''), ('later', 'suspended', 300, ''), "
+            "('none', 'terminated', NULL, '')) AS run (run_id, status, wake_at_ms, owner)"
+        )
+        await raw.execute("INSERT INTO hosts VALUES ('h', 'n', 1, 1, 'b', 1000)")
+    store = await PostgresStore.open(url, clock=lambda: 200)
+    assert await store.ready_runs() == ["due"]
+    assert await store.next_wake_ms() == 100
+    rests = await store.read_with(
+        lambda connection: connection.fetch(
+            "SELECT run_id, rest, rested_at_ms FROM runs WHERE rest <> '' ORDER BY 1"
+        )
+    )
+    assert [tuple(row) for row in rests] == [("later", "suspended", 5), ("none", "terminated", 5)]
+    await store.close()
 
 
 async def test_two_that_open_a_new_store_at_once_find_one(postgres: Server) -> None:

@@ -1,0 +1,340 @@
+-- An append of a run that goes on touches no index only if it changes no column that an index names, be it in its condition alone:
+-- runs_wake named wake_at_ms, which each append changes, so each wrote into all indexes. Now it names due_at_ms: wake_at_ms while
+-- nobody owns the run, else NULL. Whoever changes owner or wake_at_ms sets it. rest and rested_at_ms are set like that too: the
+-- server makes what it needs to generate a column anew for each statement, which took longer than all the rest of an append.
+CREATE FUNCTION rest_of(p_status text, p_waiting_for text) RETURNS text LANGUAGE sql IMMUTABLE AS $$
+    SELECT CASE WHEN p_waiting_for <> '' OR p_status IN ('suspended', 'terminated') THEN p_status ELSE '' END
+$$;
+
+ALTER TABLE runs
+ALTER COLUMN rest DROP EXPRESSION,
+ALTER COLUMN rest SET DEFAULT '',
+ALTER COLUMN rested_at_ms DROP EXPRESSION,
+ADD COLUMN due_at_ms bigint;
+
+UPDATE runs SET due_at_ms = wake_at_ms WHERE owner = '' AND wake_at_ms IS NOT NULL;
+
+DROP INDEX runs_wake;
+CREATE INDEX runs_wake ON runs (due_at_ms) WHERE due_at_ms IS NOT NULL;
+
+-- As before, but for the columns above; and what a plain append has no need of is left out for it.
+CREATE OR REPLACE FUNCTION append_batch(p_now_ms bigint, p_lock text[], p_items text)
+RETURNS SETOF append_answer LANGUAGE plpgsql AS $$
+DECLARE
+    now_ms bigint := coalesce(p_now_ms, server_ms());
+    item append_item;
+    answer append_answer;
+    run runs;
+    held ledger;
+    key_before key_rows;
+    key_after key_rows;
+    settlement settlement_item;
+    blob blob_item;
+    is_new boolean;
+    is_placed boolean;
+    is_free boolean;
+    is_missed boolean;
+    is_ended boolean;
+    ready_ms bigint;
+    seq_count bigint;
+    woken woken_run[] := '{}';
+    place integer;
+    waited bytea;
+BEGIN
+    IF p_lock IS NOT NULL THEN
+        PERFORM FROM runs WHERE run_id = ANY (p_lock) ORDER BY run_key FOR NO KEY UPDATE;
+    END IF;
+    FOR item IN SELECT * FROM json_populate_recordset(NULL::append_item, p_items::json) LOOP
+        answer := NULL;
+        is_new := false;
+        is_ended := item.status = 'terminated';
+        LOOP
+            SELECT * INTO run FROM runs WHERE run_id = item.run_id FOR NO KEY UPDATE;
+            EXIT WHEN FOUND OR (item.created).tenant IS NULL;
+            INSERT INTO runs (
+                run_id, seq, epoch, head, updated_at_ms, created_at_ms, tenant, agent, operation_id, parent_id,
+                root_id, status, outcome, reason, waiting_for, rest, rested_at_ms, waiting_keys, wake_at_ms, due_at_ms, owner
+            ) VALUES (
+                item.run_id, item.event_count, item.epoch, item.hash, item.at_ms, item.at_ms,
+                (item.created).tenant, (item.created).agent, (item.created).operation_id, (item.created).parent_id,
+                (item.created).root_id, item.status, item.outcome, item.reason, item.waiting_for,
+                rest_of(item.status, item.waiting_for),
+                CASE WHEN rest_of(item.status, item.waiting_for) <> '' THEN item.at_ms END, item.waiting_keys,
+                item.wake_at_ms, CASE WHEN item.is_released OR item.host_id = '' THEN item.wake_at_ms END,
+                CASE WHEN item.is_released THEN '' ELSE item.host_id END
+            ) ON CONFLICT (run_id) DO NOTHING RETURNING * INTO run;
+            is_new := FOUND;
+            EXIT WHEN is_new;
+        END LOOP;
+        IF run.run_key IS NULL THEN
+            answer.kind := 'conflict';
+            answer.seq := 0;
+            RETURN NEXT answer;
+            CONTINUE;
+        END IF;
+        IF NOT is_new THEN
+            IF item.epoch < run.epoch THEN
+                -- Before "already done": a ghost whose append was committed must not go on to act on it.
+                answer.kind := 'fenced';
+                answer.number := run.epoch;
+            ELSIF item.epoch <> run.epoch OR item.expected_seq <> run.seq OR item.prev_hash <> run.head THEN
+                SELECT event_count INTO seq_count FROM appends
+                WHERE run_key = run.run_key AND first_seq = item.expected_seq + 1 AND hash = item.hash;
+                IF FOUND THEN
+                    answer.kind := 'already_done';
+                    answer.seq := item.expected_seq + seq_count;
+                ELSE
+                    answer.kind := 'conflict';
+                    answer.seq := run.seq;
+                END IF;
+            ELSIF item.at_ms < run.updated_at_ms OR (item.claim).tenant <> run.tenant THEN
+                answer.kind := 'out_of_line';
+            ELSIF cardinality(item.settlements) > 0 THEN
+                IF EXISTS (
+                    SELECT FROM unnest(item.settlements) AS other
+                    WHERE other.tenant <> run.tenant OR (other.sent).tenant <> other.tenant
+                        OR (other.sent).key <> other.key OR (other.sent).call_id <> other.call_id
+                ) THEN
+                    answer.kind := 'out_of_line';
+                END IF;
+            END IF;
+            IF answer.kind = 'out_of_line' THEN
+                answer.tenant := run.tenant;
+                answer.number := run.updated_at_ms;
+            END IF;
+            IF answer.kind IS NOT NULL THEN
+                RETURN NEXT answer;
+                CONTINUE;
+            END IF;
+        END IF;
+
+        is_placed := false;
+        IF (item.claim).key IS NOT NULL THEN
+            key_before := (NULL::ledger, '{}'::ledger[])::key_rows;
+            LOOP
+                held := locked_key((item.claim).tenant, (item.claim).key);
+                EXIT WHEN held.key IS NOT NULL;
+                is_placed := place_row(claimed_row(now_ms, item.run_id, item.epoch, item.claim));
+                EXIT WHEN is_placed;
+            END LOOP;
+            IF NOT is_placed THEN
+                key_before.held := held;
+                IF item.settled_first > 0 OR (item.claim).over_run IS NOT NULL THEN
+                    key_before.earlier := earlier_rows((item.claim).tenant, (item.claim).key);
+                END IF;
+            END IF;
+            -- The claim finds the key as the settlements before it leave it.
+            FOR place IN 1 .. item.settled_first LOOP
+                settlement := item.settlements[place];
+                IF settlement.key = (item.claim).key THEN
+                    key_after := settled_key(now_ms, item.run_id, item.epoch, settlement, key_before);
+                    IF key_after.earlier IS NOT NULL THEN
+                        key_before := key_after;
+                    END IF;
+                END IF;
+            END LOOP;
+            held := key_before.held;
+            key_after := (claimed_row(now_ms, item.run_id, item.epoch, item.claim), key_before.earlier)::key_rows;
+            IF held.key IS NULL OR held.status = 'rejected' THEN
+                is_free := true;
+            ELSIF held.status = 'unknown' AND (item.claim).over_run = held.run_id
+                AND (item.claim).over_call = held.call_id
+            THEN
+                is_free := held.intent_sha256 = (item.claim).intent_sha256
+                    AND cardinality(key_before.earlier) < item.earlier_max;
+                key_after.earlier := key_before.earlier || held;
+            ELSE
+                is_free := held.run_id = item.run_id AND held.call_id = (item.claim).call_id
+                    AND held.status <> 'succeeded';
+            END IF;
+            IF NOT is_free THEN
+                IF is_placed THEN
+                    DELETE FROM ledger WHERE tenant = (item.claim).tenant AND key = (item.claim).key;
+                END IF;
+                IF is_new THEN
+                    DELETE FROM runs WHERE run_key = run.run_key;
+                END IF;
+                answer.kind := 'claim_taken';
+                answer.held := row_to_json(held)::text;
+                RETURN NEXT answer;
+                CONTINUE;
+            END IF;
+        END IF;
+
+        INSERT INTO appends VALUES (
+            run.run_key, item.expected_seq + 1, item.event_count, item.epoch, item.schema_version, item.at_ms,
+            item.append_id, item.causation, item.body, item.hash
+        );
+        IF NOT is_new THEN
+            -- An owner that goes on has seen what woke it; one that releases may have decided before the wake.
+            UPDATE runs SET
+                seq = item.expected_seq + item.event_count, head = item.hash, updated_at_ms = item.at_ms,
+                status = item.status, outcome = item.outcome, reason = item.reason,
+                waiting_for = item.waiting_for, rest = rest_of(item.status, item.waiting_for),
+                rested_at_ms = CASE WHEN rest_of(item.status, item.waiting_for) <> '' THEN item.at_ms END,
+                waiting_keys = item.waiting_keys, wake_at_ms = item.wake_at_ms,
+                due_at_ms = CASE WHEN item.is_released OR owner = '' THEN item.wake_at_ms END,
+                owner = CASE WHEN item.is_released THEN '' ELSE owner END,
+                ready_at_ms = CASE
+                    WHEN NOT is_ended AND (item.is_released OR item.is_ready) THEN ready_at_ms
+                END
+            WHERE run_key = run.run_key;
+        END IF;
+        FOREACH blob IN ARRAY item.blobs LOOP
+            INSERT INTO blobs VALUES (blob.sha256, blob.size_bytes, blob.part_count) ON CONFLICT DO NOTHING;
+            IF FOUND THEN
+                INSERT INTO blob_parts
+                SELECT blob.sha256, number - 1, data FROM unnest(blob.parts) WITH ORDINALITY AS part (data, number)
+                ON CONFLICT DO NOTHING;
+            END IF;
+        END LOOP;
+
+        IF item.waiting_keys <> '{}' OR run.waiting_keys <> '{}' THEN
+            IF NOT is_new THEN
+                DELETE FROM key_waits WHERE run_key = run.run_key AND key <> ALL (item.waiting_keys);
+            END IF;
+            INSERT INTO key_waits SELECT DISTINCT key, run.run_key FROM unnest(item.waiting_keys) AS key
+            ON CONFLICT DO NOTHING;
+        END IF;
+        IF is_placed AND item.settled_first > 0 THEN
+            -- What is settled before the claim finds the key as it was. Nobody else gets in between: their rows wait for us.
+            DELETE FROM ledger WHERE tenant = (item.claim).tenant AND key = (item.claim).key;
+            is_placed := false;
+        END IF;
+        FOR place IN 1 .. item.settled_first LOOP
+            woken := woken || settle_key(now_ms, item.run_id, item.epoch, item.settlements[place]);
+        END LOOP;
+        IF (item.claim).key IS NOT NULL AND NOT is_placed THEN
+            PERFORM put_key((item.claim).tenant, (item.claim).key, key_before, key_after);
+        END IF;
+        FOR place IN item.settled_first + 1 .. cardinality(item.settlements) LOOP
+            woken := woken || settle_key(now_ms, item.run_id, item.epoch, item.settlements[place]);
+        END LOOP;
+        IF item.wakes <> '{}' THEN
+            woken := woken || wake_runs(now_ms, item.wakes);
+        END IF;
+
+        -- Whoever begins to wait for a key on which nobody works by now is ready at once.
+        is_missed := item.is_ready;
+        IF NOT is_missed AND item.waiting_keys <> '{}' THEN
+            FOREACH waited IN ARRAY item.waiting_keys LOOP
+                IF is_new OR waited <> ALL (run.waiting_keys) THEN
+                    held := locked_key(run.tenant, waited);
+                    is_missed := is_missed OR held.key IS NULL
+                        OR held.status IN ('succeeded', 'rejected', 'unknown');
+                END IF;
+            END LOOP;
+        END IF;
+        IF is_missed AND NOT is_ended THEN
+            woken := woken || wake_runs(now_ms, ARRAY[item.run_id]);
+        END IF;
+
+        answer.kind := 'appended';
+        answer.seq := item.expected_seq + item.event_count;
+        answer.was_woken := false;
+        IF NOT is_new AND run.ready_at_ms IS NOT NULL THEN
+            SELECT ready_at_ms INTO ready_ms FROM runs WHERE run_key = run.run_key;
+            answer.was_woken := ready_ms IS NULL;
+        END IF;
+        RETURN NEXT answer;
+    END LOOP;
+
+    answer := NULL;
+    answer.kind := 'all';
+    answer.seq := now_ms;
+    SELECT switches_version INTO answer.number FROM identity;
+    IF woken <> '{}' THEN
+        answer.woken := to_json(woken)::text;
+    END IF;
+    RETURN NEXT answer;
+END $$;
+
+CREATE OR REPLACE FUNCTION acquire_run(p_now_ms bigint, p_valid_ms bigint, p_run_id text, p_host_id text, p_dead text[])
+RETURNS acquire_answer LANGUAGE plpgsql AS $$
+DECLARE
+    now_ms bigint := coalesce(p_now_ms, server_ms());
+    run runs;
+    holder hosts;
+    answer acquire_answer;
+BEGIN
+    SELECT * INTO run FROM runs WHERE run_id = p_run_id FOR NO KEY UPDATE;
+    IF NOT FOUND THEN
+        answer.kind := 'not_found';
+        RETURN answer;
+    END IF;
+    SELECT * INTO holder FROM hosts WHERE host_id = run.owner AND expires_at_ms > now_ms;
+    IF FOUND AND run.owner <> p_host_id AND run.owner <> ALL (p_dead) THEN
+        answer.kind := 'owned';
+        answer.by := row_to_json(holder)::text;
+        RETURN answer;
+    END IF;
+    UPDATE hosts SET expires_at_ms = now_ms + p_valid_ms WHERE host_id = p_host_id AND expires_at_ms <= now_ms;
+    UPDATE runs SET epoch = epoch + 1, owner = p_host_id, due_at_ms = NULL, ready_at_ms = NULL WHERE run_key = run.run_key;
+    answer.kind := 'acquired';
+    answer.epoch := run.epoch + 1;
+    answer.seq := run.seq;
+    answer.head := run.head;
+    answer.died := run.owner NOT IN ('', p_host_id);
+    answer.was_woken := run.ready_at_ms IS NOT NULL;
+    RETURN answer;
+END $$;
+
+CREATE OR REPLACE FUNCTION release_run(p_now_ms bigint, p_run_id text, p_host_id text, p_epoch bigint, p_ready boolean)
+RETURNS woken_run[] LANGUAGE plpgsql AS $$
+BEGIN
+    UPDATE runs SET owner = '', due_at_ms = wake_at_ms
+    WHERE run_id = p_run_id AND owner = p_host_id AND owner <> '' AND epoch = p_epoch;
+    IF NOT FOUND OR NOT p_ready THEN
+        RETURN '{}';
+    END IF;
+    RETURN wake_runs(coalesce(p_now_ms, server_ms()), ARRAY[p_run_id]);
+END $$;
+
+CREATE OR REPLACE FUNCTION drop_host(p_now_ms bigint, p_host_id text, p_died boolean) RETURNS woken_run[] LANGUAGE plpgsql AS $$
+DECLARE
+    held text[];
+BEGIN
+    DELETE FROM hosts WHERE host_id = p_host_id;
+    DELETE FROM commands WHERE host_id = p_host_id;
+    WITH locked AS (
+        SELECT run_id FROM runs WHERE owner = p_host_id AND owner <> '' ORDER BY run_key FOR NO KEY UPDATE
+    )
+    SELECT array_agg(run_id) INTO held FROM locked;
+    IF held IS NULL THEN
+        RETURN '{}';
+    END IF;
+    IF NOT p_died THEN
+        UPDATE runs SET owner = '', due_at_ms = wake_at_ms WHERE run_id = ANY (held);
+    END IF;
+    RETURN wake_runs(coalesce(p_now_ms, server_ms()), held);
+END $$;
+
+CREATE OR REPLACE FUNCTION prune_run(p_now_ms bigint, p_run_id text, p_seq bigint, p_head bytea)
+RETURNS boolean LANGUAGE plpgsql AS $$
+DECLARE
+    run runs;
+    root text;
+BEGIN
+    SELECT * INTO run FROM runs WHERE run_id = p_run_id FOR NO KEY UPDATE;
+    IF NOT FOUND OR run.seq <> p_seq OR run.head <> p_head OR run.status <> 'terminated' OR run.damaged <> ''
+        OR run.pruned_at_ms > 0
+    THEN
+        RETURN false;
+    END IF;
+    root := CASE WHEN run.root_id = '' THEN run.run_id ELSE run.root_id END;
+    IF NOT EXISTS (SELECT FROM runs WHERE run_id = root AND status = 'terminated') THEN
+        RETURN false;
+    END IF;
+    IF EXISTS (
+        SELECT FROM runs WHERE root_id = root AND root_id <> '' AND status <> 'terminated'
+        UNION ALL SELECT FROM ledger WHERE status = 'unknown' AND run_id = p_run_id
+        UNION ALL SELECT FROM ledger_earlier WHERE run_id = p_run_id
+    ) THEN
+        RETURN false;
+    END IF;
+    UPDATE runs SET pruned_at_ms = coalesce(p_now_ms, server_ms()), epoch = epoch + 1, owner = '',
+        due_at_ms = wake_at_ms
+    WHERE run_key = run.run_key;
+    DELETE FROM appends WHERE run_key = run.run_key;
+    RETURN true;
+END $$;
