@@ -21,6 +21,7 @@ from .port import (
     Fenced,
 )
 from .rules import EARLIER_MAX
+from .run_pages import rest_of
 from .text_columns import from_column, to_column
 
 APPEND: Final = "SELECT * FROM append_batch($1, $2, $3)"
@@ -98,6 +99,7 @@ class AppendItem(msgspec.Struct):
     is_ready: bool
     wakes: list[str]
     blobs: list[_Blob]
+    is_plain: bool
 
 
 encode_items = msgspec.json.Encoder().encode
@@ -156,6 +158,24 @@ def append_item(request: Append, *, uploaded: bool) -> AppendItem:
         request.ready,
         [to_column(run_id) for run_id in request.wake_runs],
         [_blob(digest, data, uploaded=uploaded) for digest, data in request.blobs],
+        _is_plain(request),
+    )
+
+
+def _is_plain(request: Append) -> bool:
+    """It does nothing but go on: its run stays owned and isn't at rest after it, and no key, blob nor other run has to do with it."""
+    index = request.index
+    return not (
+        request.create is not None
+        or request.claim is not None
+        or request.settlements
+        or request.release
+        or request.ready
+        or request.wake_runs
+        or request.blobs
+        or index.waiting_keys
+        or index.waiting_for
+        or rest_of(index)
     )
 
 

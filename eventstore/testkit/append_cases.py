@@ -12,7 +12,7 @@ from ..codec import resolve, spilled
 from ..port import Acquired, AlreadyDone, Appended, Conflict, Fenced, RunFilter, Switch
 from ..verify import verify_run, verify_store
 from .log_writer import LogWriter, an_event, claim
-from .world import KEY, World, refused
+from .world import KEY, World, each, refused
 
 PARKED = RunIndex(status="suspended", waiting_for="approval:a1")
 
@@ -92,16 +92,18 @@ class AppendCases:
         assert isinstance(await world.store.append(first), AlreadyDone)
         assert len(await world.store.read("r1")) == 2
 
-    async def test_another_append_in_a_taken_place_is_a_conflict(self, world: World) -> None:
-        log = world.writer()
+    @each("host", "", "h1")
+    async def test_another_append_in_a_taken_place_is_a_conflict(self, world: World, host: str) -> None:
+        log = world.writer(host_id=host)
         await log.write("one")
         rival = log.fork()
         await log.write("two", "three")
         assert await rival.append("other", append_id=b"rival") == Conflict(3)
         assert len(await world.store.read("r1")) == 2
 
-    async def test_an_append_on_another_history_is_a_conflict(self, world: World) -> None:
-        log = world.writer()
+    @each("host", "", "h1")
+    async def test_an_append_on_another_history_is_a_conflict(self, world: World, host: str) -> None:
+        log = world.writer(host_id=host)
         await log.write("one")
         liar = log.fork()
         liar.head = b"x" * 32
@@ -136,11 +138,23 @@ class AppendCases:
         await world.store.acquire("r1", "h2")
         assert await world.store.append(request) == Fenced(2)
 
-    async def test_an_epoch_from_the_future_is_a_conflict(self, world: World) -> None:
-        log = world.writer()
+    @each("host", "", "h1")
+    async def test_an_epoch_from_the_future_is_a_conflict(self, world: World, host: str) -> None:
+        log = world.writer(host_id=host)
         await log.write("one")
         log.epoch = 9
         assert await log.append("two") == Conflict(1)
+
+    @each("host", "", "h1")
+    async def test_an_append_before_the_last_one_in_time_is_a_bug(self, world: World, host: str) -> None:
+        log = world.writer(host_id=host)
+        await log.write("one")
+        log.at_ms -= 1
+        with refused(BugError):
+            await world.store.append(log.request("two"))
+        assert len(await world.store.read("r1")) == 1
+        log.at_ms += 1
+        await log.write("two")
 
     async def test_an_append_that_is_wrong_about_itself_is_a_bug(self, world: World) -> None:
         log = world.writer()

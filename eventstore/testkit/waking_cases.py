@@ -100,6 +100,40 @@ class WakingCases:
         assert await world.store.next_wake_ms() is None
         assert await world.store.ready_runs() == []
 
+    @each("way", "let_go", "appended_without_owner")
+    async def test_the_timer_of_a_run_that_lost_its_owner_is_the_stores(self, world: World, way: str) -> None:
+        """Whoever wrote the timer, and whenever."""
+        await world.store.register_host(world.host("h1"))
+        at_ms = world.clock() + 100
+        log = world.writer(host_id="h1")
+        await log.write("one", release=way == "appended_without_owner")
+        await log.write("waits for a deadline", index=RunIndex(status="open_calls", wake_at_ms=at_ms))
+        if way == "let_go":
+            await world.store.release("r1", "h1", 1, ready=False)
+        assert await world.store.next_wake_ms() == at_ms
+        assert await world.store.ready_runs() == []
+        world.clock.advance(100)
+        assert await world.store.ready_runs() == ["r1"]
+
+    async def test_the_timer_of_a_run_whose_host_stopped_is_the_stores(self, world: World) -> None:
+        await world.store.register_host(world.host("h1"))
+        at_ms = world.clock() + 100
+        index = RunIndex(status="open_calls", wake_at_ms=at_ms)
+        await world.writer(host_id="h1").write("waits", index=index)
+        await world.store.drop_host("h1")
+        assert await world.store.next_wake_ms() == at_ms
+
+    async def test_who_waits_for_a_key_no_more_is_not_woken_by_it(self, world: World) -> None:
+        await world.store.register_host(world.host("h1"))
+        holder, waiter = world.writer("holder", host_id="h1"), world.writer("waiter", host_id="h1")
+        await holder.write("intent", claim=claim(KEY))
+        await waiter.write("waits", index=waiting(KEY))
+        await waiter.write("goes on")
+        await holder.write("done", settlements=(settlement(KEY, "succeeded"),))
+        row = await world.store.run("waiter")
+        assert row is not None
+        assert (row.ready, row.index.waiting_keys, row.index.waiting_for) == (False, (), "")
+
     async def test_a_damaged_run_is_not_handed_out(self, world: World) -> None:
         await world.writer().write("start", ready=True)
         await world.store.mark_damaged("r1", "hash of seq 1")

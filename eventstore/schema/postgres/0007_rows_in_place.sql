@@ -17,7 +17,11 @@ UPDATE runs SET due_at_ms = wake_at_ms WHERE owner = '' AND wake_at_ms IS NOT NU
 DROP INDEX runs_wake;
 CREATE INDEX runs_wake ON runs (due_at_ms) WHERE due_at_ms IS NOT NULL;
 
--- As before, but for the columns above; and what a plain append has no need of is left out for it.
+-- Of an append that does nothing but go on: its run stays owned and isn't at rest after it, and no key, blob nor other run has to
+-- do with it. A client that doesn't say so has all of them looked at.
+ALTER TYPE append_item ADD ATTRIBUTE is_plain boolean;
+
+-- As before, but for the columns above and for a plain append, which is done in one statement if it follows.
 CREATE OR REPLACE FUNCTION append_batch(p_now_ms bigint, p_lock text[], p_items text)
 RETURNS SETOF append_answer LANGUAGE plpgsql AS $$
 DECLARE
@@ -46,6 +50,29 @@ BEGIN
     END IF;
     FOR item IN SELECT * FROM json_populate_recordset(NULL::append_item, p_items::json) LOOP
         answer := NULL;
+        IF item.is_plain THEN
+            WITH moved AS (
+                UPDATE runs SET
+                    seq = item.expected_seq + item.event_count, head = item.hash, updated_at_ms = item.at_ms,
+                    status = item.status, outcome = item.outcome, reason = item.reason, waiting_for = '', rest = '',
+                    rested_at_ms = NULL, wake_at_ms = item.wake_at_ms
+                WHERE run_id = item.run_id AND epoch = item.epoch AND seq = item.expected_seq AND head = item.prev_hash
+                    AND updated_at_ms <= item.at_ms AND owner <> '' AND ready_at_ms IS NULL AND waiting_keys = '{}'
+                RETURNING run_key
+            )
+            INSERT INTO appends
+            SELECT
+                run_key, item.expected_seq + 1, item.event_count, item.epoch, item.schema_version, item.at_ms,
+                item.append_id, item.causation, item.body, item.hash
+            FROM moved;
+            IF FOUND THEN
+                answer.kind := 'appended';
+                answer.seq := item.expected_seq + item.event_count;
+                answer.was_woken := false;
+                RETURN NEXT answer;
+                CONTINUE;
+            END IF;
+        END IF;
         is_new := false;
         is_ended := item.status = 'terminated';
         LOOP
