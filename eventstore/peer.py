@@ -159,6 +159,10 @@ class PeerStore:
         """See ``Upkeep``."""
         return await self._ask(lambda store: store.adopt(number, run_id))
 
+    async def astray(self, after: str = "", limit: int = 100) -> list[str]:
+        """See ``Upkeep``."""
+        return await self._ask(lambda store: store.astray(after, limit))
+
     async def runs_in_order(self, after: str = "", limit: int = 100) -> list[RunRow]:
         """See ``Upkeep``."""
         return await self._ask(lambda store: store.runs_in_order(after, limit))

@@ -17,7 +17,7 @@ from .postgres_link import ANSWER_S, LONG_ANSWER_S, Connection
 from .postgres_url import PostgresPlace
 from .postgres_writer import PostgresWriter
 from .text_columns import from_column, to_column
-from .upkeep import EarlierRow
+from .upkeep import ASTRAY, EarlierRow
 
 T = TypeVar("T")
 
@@ -63,13 +63,18 @@ DROP_BLOBS: Final = (
     "parts AS (DELETE FROM blob_parts USING gone WHERE blob_parts.sha256 = gone.sha256) SELECT count(*) FROM gone"
 )
 _WAKE: Final = "SELECT to_json(wake_runs(coalesce($1, server_ms()), ARRAY[$2::text]))::text"
-_WAITS_ASTRAY: Final = """
-SELECT run_id FROM runs, unnest(waiting_keys) AS waited
-WHERE waiting_keys <> '{}' AND NOT EXISTS (
-    SELECT FROM key_waits WHERE key_waits.key = waited AND key_waits.run_key = runs.run_key
-)
-UNION SELECT run_id FROM key_waits JOIN runs USING (run_key) WHERE key <> ALL (waiting_keys)
-ORDER BY run_id LIMIT $1
+_ASTRAY: Final = """
+SELECT run_id FROM (
+    SELECT run_id FROM runs, unnest(waiting_keys) AS waited
+    WHERE waiting_keys <> '{}' AND NOT EXISTS (
+        SELECT FROM key_waits WHERE key_waits.key = waited AND key_waits.run_key = runs.run_key
+    )
+    UNION SELECT run_id FROM key_waits JOIN runs USING (run_key) WHERE key <> ALL (waiting_keys)
+    UNION SELECT run_id FROM runs
+    WHERE rest <> rest_of(status, waiting_for)
+        OR rested_at_ms IS DISTINCT FROM CASE WHEN rest <> '' THEN updated_at_ms END
+        OR due_at_ms IS DISTINCT FROM CASE WHEN owner = '' THEN wake_at_ms END
+) AS astray WHERE run_id > $1 ORDER BY run_id LIMIT $2
 """
 
 
@@ -123,6 +128,13 @@ class PostgresUpkeep(ABC):
             lambda connection: connection.fetchval(_ADOPT, number, to_column(run_id))
         )
         return made is True
+
+    async def astray(self, after: str = "", limit: int = 100) -> list[str]:
+        """See ``Upkeep``."""
+        rows = await self.read_with(
+            lambda connection: connection.fetch(_ASTRAY, to_column(after), limit), LONG_ANSWER_S
+        )
+        return [from_column(row["run_id"]) for row in rows]
 
     async def runs_in_order(self, after: str = "", limit: int = 100) -> list[RunRow]:
         """See ``Upkeep``."""
@@ -189,11 +201,6 @@ class PostgresUpkeep(ABC):
             f"{row['count']} rows of the log from seq {row['seq']} have no run (key {row['run_key']})"
             for row in orphans
         ]
-        waits = await self.read_with(
-            lambda connection: connection.fetch(_WAITS_ASTRAY, FAULTS_MAX), LONG_ANSWER_S
-        )
         found += [f"blob {row['sha256'].hex()} isn't what its name says" for row in blobs]
-        found += [
-            f"run {from_column(row['run_id'])}: the keys it waits for don't know of it" for row in waits
-        ]
+        found += [f"run {run_id}: {ASTRAY}" for run_id in await self.astray("", FAULTS_MAX)]
         return found[:FAULTS_MAX]

@@ -6,6 +6,7 @@ whose log doesn't reach them, or isn't as written, is left as it is and named.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Final
 
 import msgspec
@@ -45,13 +46,14 @@ async def rebuild_index(store: EventStore) -> Rebuilt:
         raise StoreError("no_upkeep", "this store can't write index rows by themselves")
     work = _Work(store)
     runs, after = 0, ""
+    astray = await _astray(store)
     rewritten: list[str] = []
     restored, left = await _adopt_lost(store)
     while page := await store.runs(RunFilter(after=after, limit=PAGE_RUNS)):
         for row in page:
             runs += 1
             try:
-                if await work.mend(row) and row.run_id not in restored:
+                if await work.mend(row, astray) and row.run_id not in restored:
                     rewritten.append(row.run_id)
             except RunPruned:
                 pass  # meanwhile; its row is all there is
@@ -59,6 +61,15 @@ async def rebuild_index(store: EventStore) -> Rebuilt:
                 left.append((row.run_id, error.message or error.code))
         after = page[-1].run_id
     return Rebuilt(runs=runs, rewritten=tuple(rewritten), restored=tuple(restored), left=tuple(left))
+
+
+async def _astray(store: Upkeep) -> frozenset[str]:
+    found: set[str] = set()
+    after = ""
+    while page := await store.astray(after, PAGE_RUNS):
+        found.update(page)
+        after = page[-1]
+    return frozenset(found)
 
 
 async def _adopt_lost(store: EventStore) -> tuple[list[str], list[tuple[str, str]]]:
@@ -101,16 +112,18 @@ class _Work:
         self._pins = PinsCache()
         self._roots: dict[str, str] = {}
 
-    async def mend(self, row: RunRow) -> bool:
-        """Whether the row was another. Raises ``BoundloopError`` for a run that is to be left alone."""
-        if row.pruned_at_ms:
-            return False  # its row is all there is
+    async def mend(self, row: RunRow, astray: Collection[str]) -> bool:
+        """Whether the row was another, or is one of those that are ``astray``. Raises ``BoundloopError`` for a run that is to be left
+        alone."""
         store = self._store
+        assert isinstance(store, Upkeep)
         for _ in range(LOOKS):
-            told = await self._told(row)
-            if told == row:
+            told = (
+                row if row.pruned_at_ms else await self._told(row)
+            )  # of a pruned one the row is all there is
+            if told == row and row.run_id not in astray:
                 return False
-            if isinstance(store, Upkeep) and await store.reindex(told):
+            if await store.reindex(told):
                 return True
             now = await store.run(row.run_id)
             if now is None:

@@ -168,6 +168,11 @@ class RemoteStore(ABC):
         made: bool = await self._asked("adopt", number, run_id)
         return made
 
+    async def astray(self, after: str = "", limit: int = 100) -> list[str]:
+        """See ``Upkeep``."""
+        run_ids: list[str] = await self._asked("astray", after, limit)
+        return run_ids
+
     async def runs_in_order(self, after: str = "", limit: int = 100) -> list[RunRow]:
         """See ``Upkeep``."""
         rows: list[RunRow] = await self._asked("runs_in_order", after, limit)

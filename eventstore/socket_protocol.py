@@ -31,7 +31,7 @@ from .port import (
 )
 from .upkeep import EarlierRow
 
-PROTOCOL_VERSION = 10
+PROTOCOL_VERSION = 11
 
 FRAME_BYTES_MAX = BLOB_BYTES_MAX + 2 * 1024 * 1024
 """The largest blob and what travels with it. A longer frame ends the connection."""
@@ -108,6 +108,7 @@ ARGUMENTS: dict[str, Any] = {
     "reindex": tuple[RunRow],
     "lost_logs": tuple[int, int],
     "adopt": tuple[int, str],
+    "astray": tuple[str, int],
     "runs_in_order": tuple[str, int],
     "blob_names": tuple[bytes, int],
     "earlier_rows": tuple[tuple[str, bytes, int] | None, int],
@@ -146,6 +147,7 @@ ANSWERS: dict[str, Any] = {
     "reindex": bool,
     "lost_logs": list[tuple[int, StoredAppend]],
     "adopt": bool,
+    "astray": list[str],
     "runs_in_order": list[RunRow],
     "blob_names": list[bytes],
     "earlier_rows": list[EarlierRow],

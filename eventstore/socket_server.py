@@ -311,6 +311,7 @@ def _clamped(op: str, args: tuple[Any, ...]) -> tuple[Any, ...]:
     if op in (
         "read",
         "lost_logs",
+        "astray",
         "runs_in_order",
         "blob_names",
         "earlier_rows",

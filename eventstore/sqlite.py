@@ -236,6 +236,10 @@ class SqliteStore:
         """See ``Upkeep``."""
         return await self._thread.submit(lambda: self._rows.adopt(number, run_id), writes=True, light=True)
 
+    async def astray(self, after: str = "", limit: int = 100) -> list[str]:
+        """See ``Upkeep``."""
+        return await self._thread.submit(lambda: self._rows.astray(after, limit), writes=False, light=False)
+
     async def runs_in_order(self, after: str = "", limit: int = 100) -> list[RunRow]:
         """See ``Upkeep``."""
         return await self._thread.submit(

@@ -25,7 +25,7 @@ from .port import RunRow, StoredAppend
 from .run_pages import rest_of
 from .sqlite_append import LEDGER_COLUMNS, PUT_EARLIER, PUT_PART, named
 from .sqlite_rows import FAULTS_MAX, RUN_COLUMNS, SqliteRows
-from .upkeep import EarlierRow
+from .upkeep import ASTRAY, EarlierRow
 
 
 class SqliteUpkeep(SqliteRows):
@@ -255,13 +255,18 @@ class SqliteUpkeep(SqliteRows):
         )
         return made.lastrowid
 
+    def astray(self, after: str, limit: int) -> list[str]:
+        """See ``Upkeep.astray``."""
+        found = self._all(
+            "SELECT run_id FROM runs WHERE run_id > ? AND (rest <> CASE WHEN waiting_for <> '' "
+            "OR status IN ('suspended', 'terminated') THEN status ELSE '' END "
+            "OR rested_at_ms IS NOT CASE WHEN rest <> '' THEN updated_at_ms END) ORDER BY run_id LIMIT ?",
+            (after, limit),
+        )
+        return [run_id for (run_id,) in found]
+
     def faults(self) -> list[str]:
         """See ``SqliteStore.faults``."""
         found = super().faults()
-        astray = self._all(
-            "SELECT run_id FROM runs WHERE rest <> CASE WHEN waiting_for <> '' OR status IN ('suspended', 'terminated') "
-            "THEN status ELSE '' END OR rested_at_ms IS NOT CASE WHEN rest <> '' THEN updated_at_ms END LIMIT ?",
-            (FAULTS_MAX,),
-        )
-        found += [f"run {run_id}: lists don't find it by what its row says" for (run_id,) in astray]
+        found += [f"run {run_id}: {ASTRAY}" for run_id in self.astray("", FAULTS_MAX)]
         return found[:FAULTS_MAX]

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol, runtime_checkable
+from typing import Final, Protocol, runtime_checkable
 
 import msgspec
 
 from ..runtime.ledger import LedgerRow
 from .archive import Record
 from .port import RunRow, StoredAppend
+
+ASTRAY: Final = (
+    "lists, timers or keys don't find it by what its row says; boundloop store rebuild writes that anew"
+)
+"""What ``faults`` says of an ``astray`` run."""
 
 
 class EarlierRow(msgspec.Struct, frozen=True, gc=False):
@@ -37,6 +42,11 @@ class Upkeep(Protocol):
     async def adopt(self, number: int, run_id: str) -> bool:
         """Make an index row for a lost log, as its last row has it and else empty, for ``reindex``. False, and nothing is written,
         if the log isn't lost or the run id is taken."""
+        ...
+
+    async def astray(self, after: str = "", limit: int = 100) -> list[str]:
+        """Runs that lists, timers or settlements of keys don't find by what their index row says, in the order of their ids, above
+        ``after``. ``reindex`` with the same row mends them. Reads all index rows."""
         ...
 
     async def runs_in_order(self, after: str = "", limit: int = 100) -> list[RunRow]:

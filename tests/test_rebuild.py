@@ -99,9 +99,49 @@ async def test_damaged_index_rows_of_postgresql_are_rebuilt(postgres: Server) ->
         await store.write_with(
             lambda connection: connection.execute("INSERT INTO key_waits SELECT 'k', run_key FROM runs")
         )
-        assert len([one for one in (await verify_store(store)).faults if "waits for" in one]) == 4
+        assert len([one for one in (await verify_store(store)).faults if "don't find it" in one]) == 4
 
     await goes(store, damage, before)
+    await store.close()
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
+async def test_what_lists_and_timers_go_by_is_found_out_and_written_anew(
+    tmp_path: Path, postgres: Server, kind: str
+) -> None:
+    """Nothing that a row shows is another: only how it is found."""
+    path = tmp_path / "runs.db"
+    url = f"sqlite:///{path}" if kind == "sqlite" else postgres.url()
+    store = await open_store(url)
+    before = await filled(store)
+    await store.close()
+    damage = "UPDATE runs SET rest = 'executing', rested_at_ms = NULL WHERE run_id IN ('r1', 'r2')"
+    wanted = ["r1", "r2"]
+    if kind == "sqlite":
+        raw = sqlite3.connect(path)
+        raw.execute(damage)
+        raw.commit()
+        raw.close()
+        store = await open_store(url)
+    else:
+        wanted.append("r4")
+        store = await PostgresStore.open(url)
+        await store.write_with(lambda connection: connection.execute(damage))
+        await store.write_with(
+            lambda connection: connection.execute("UPDATE runs SET due_at_ms = 7 WHERE run_id = 'r4'")
+        )
+    assert await rows_of(store) == before
+    assert await store.runs(RunFilter(status="terminated")) == []
+    faults = (await verify_store(store)).faults
+    assert [fault.partition(":")[0] for fault in faults] == [f"run {run_id}" for run_id in wanted]
+    assert "boundloop store rebuild" in faults[0]
+    found = await rebuild_index(store)
+    assert (sorted(found.rewritten), found.left) == (wanted, ())
+    assert [row.run_id for row in await store.runs(RunFilter(status="terminated"))] == ["r1"]
+    assert (await verify_store(store)).ok
+    assert await rows_of(store) == before
+    assert (await rebuild_index(store)).rewritten == ()
     await store.close()
 
 

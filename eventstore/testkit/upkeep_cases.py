@@ -57,6 +57,7 @@ class UpkeepCases:
             assert found == kept
             where = RunFilter(tenant="other", status=index.status, updated_since_ms=told.updated_at_ms)
             assert [one.run_id for one in await world.store.runs(where)] == ["r1"]
+            assert await upkeep_of(world).astray() == []
         assert [one.run_id for one in await world.store.runs(RunFilter(tenant="acme"))] == ["r2"]
 
     async def test_no_log_is_lost_while_each_has_its_row(self, world: World) -> None:
