@@ -25,7 +25,6 @@ from .port import RunRow
 from .postgres_link import Cut, connect, refused
 from .postgres_rows import NOTE_PUT
 from .postgres_url import PostgresPlace
-from .run_pages import rest_of
 from .text_columns import to_column
 
 ROWS_AT_ONCE: Final = 1_000
@@ -57,11 +56,9 @@ _COLUMNS: Final[dict[str, tuple[str, ...]]] = {
             "outcome",
             "reason",
             "waiting_for",
-            "rest",
-            "rested_at_ms",
             "waiting_keys",
         ),
-        *("wake_at_ms", "due_at_ms", "owner", "ready_at_ms", "damaged", "pruned_at_ms"),
+        *("wake_at_ms", "owner", "ready_at_ms", "damaged", "pruned_at_ms"),
     ),
     "key_waits": ("key", "run_key"),
     "appends": (
@@ -193,14 +190,12 @@ class _Intake:
         self._run_key += 1
         index = row.index
         origin = (row.tenant, row.agent, row.operation_id, row.parent_id, row.root_id)
-        rest = rest_of(index)
-        stands = (index.status, index.outcome, index.reason, index.waiting_for, rest)
+        stands = (index.status, index.outcome, index.reason, index.waiting_for)
         self._put(
             "runs",
             *(self._run_key, to_column(row.run_id), row.seq, row.epoch, row.head),
             *(row.updated_at_ms, row.created_at_ms, *(to_column(text) for text in (*origin, *stands))),
-            *(row.updated_at_ms if rest else None, list(index.waiting_keys)),
-            *(index.wake_at_ms, None if row.owner else index.wake_at_ms, to_column(row.owner)),
+            *(list(index.waiting_keys), index.wake_at_ms, to_column(row.owner)),
             *(self._now_ms if row.ready else None, to_column(row.damaged), row.pruned_at_ms),
         )
         for key in sorted(set(index.waiting_keys)):

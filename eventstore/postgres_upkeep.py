@@ -27,9 +27,7 @@ _REINDEX: Final = """
 WITH moved AS (
     UPDATE runs SET tenant = $1, agent = $2, operation_id = $3, parent_id = $4, root_id = $5, created_at_ms = $6,
         updated_at_ms = $7, epoch = greatest(epoch, $8), status = $9, outcome = $10, reason = $11, waiting_for = $12,
-        rest = rest_of($9, $12), rested_at_ms = CASE WHEN rest_of($9, $12) <> '' THEN $7::bigint END,
-        waiting_keys = ARRAY(SELECT decode(key, 'hex') FROM unnest($13::text[]) AS key), wake_at_ms = $14,
-        due_at_ms = CASE WHEN owner = '' THEN $14::bigint END
+        waiting_keys = ARRAY(SELECT decode(key, 'hex') FROM unnest($13::text[]) AS key), wake_at_ms = $14
     WHERE run_id = $15 AND seq = $16 AND head = $17 RETURNING run_key, waiting_keys
 ), gone AS (
     DELETE FROM key_waits USING moved
@@ -71,7 +69,7 @@ SELECT run_id FROM (
     )
     UNION SELECT run_id FROM key_waits JOIN runs USING (run_key) WHERE key <> ALL (waiting_keys)
     UNION SELECT run_id FROM runs
-    WHERE rest <> rest_of(status, waiting_for)
+    WHERE rest <> CASE WHEN waiting_for <> '' OR status IN ('suspended', 'terminated') THEN status ELSE '' END
         OR rested_at_ms IS DISTINCT FROM CASE WHEN rest <> '' THEN updated_at_ms END
         OR due_at_ms IS DISTINCT FROM CASE WHEN owner = '' THEN wake_at_ms END
 ) AS astray WHERE run_id > $1 ORDER BY run_id LIMIT $2

@@ -69,12 +69,6 @@ async def test_postgresql_reads_no_run_that_it_does_not_show(postgres: Server) -
             "CASE WHEN n % 100 = 0 THEN 'person:c' || n ELSE '' END, '{}', '' FROM generate_series(1, 3000) AS n"
         )
     )
-    await store.write_with(
-        lambda connection: connection.execute(
-            "UPDATE runs SET rest = rest_of(status, waiting_for), "
-            "rested_at_ms = CASE WHEN rest_of(status, waiting_for) <> '' THEN updated_at_ms END"
-        )
-    )
     await store.write_with(lambda connection: connection.execute("ANALYZE runs"))
     since = 1_700_000_000_000
     asked: tuple[dict[str, Any], ...] = (

@@ -1,11 +1,10 @@
 -- An append of a run that goes on touches no index only if it changes no column that an index names, be it in its condition alone:
 -- runs_wake named wake_at_ms, which each append changes, so each wrote into all indexes. Now it names due_at_ms: wake_at_ms while
--- nobody owns the run, else NULL. Whoever changes owner or wake_at_ms sets it. rest and rested_at_ms are set like that too: the
--- server makes what it needs to generate a column anew for each statement, which took longer than all the rest of an append.
-CREATE FUNCTION rest_of(p_status text, p_waiting_for text) RETURNS text LANGUAGE sql IMMUTABLE AS $$
-    SELECT CASE WHEN p_waiting_for <> '' OR p_status IN ('suspended', 'terminated') THEN p_status ELSE '' END
-$$;
-
+-- nobody owns the run, else NULL.
+--
+-- due_at_ms, rest and rested_at_ms are set by a trigger for whoever names the owner or the keys that are waited for, in an older
+-- function or process too; and by a plain append (below), which names neither. Columns that are generated would be so in each append:
+-- the server makes their expressions anew for each statement, at 20 us each.
 ALTER TABLE runs
 ALTER COLUMN rest DROP EXPRESSION,
 ALTER COLUMN rest SET DEFAULT '',
@@ -14,6 +13,17 @@ ADD COLUMN due_at_ms bigint;
 
 UPDATE runs SET due_at_ms = wake_at_ms WHERE owner = '' AND wake_at_ms IS NOT NULL;
 
+CREATE FUNCTION set_derived() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    NEW.rest := CASE WHEN NEW.waiting_for <> '' OR NEW.status IN ('suspended', 'terminated') THEN NEW.status ELSE '' END;
+    NEW.rested_at_ms := CASE WHEN NEW.rest <> '' THEN NEW.updated_at_ms END;
+    NEW.due_at_ms := CASE WHEN NEW.owner = '' THEN NEW.wake_at_ms END;
+    RETURN NEW;
+END $$;
+
+CREATE TRIGGER runs_derived BEFORE INSERT OR UPDATE OF owner, waiting_keys ON runs
+FOR EACH ROW EXECUTE FUNCTION set_derived();
+
 DROP INDEX runs_wake;
 CREATE INDEX runs_wake ON runs (due_at_ms) WHERE due_at_ms IS NOT NULL;
 
@@ -21,7 +31,7 @@ CREATE INDEX runs_wake ON runs (due_at_ms) WHERE due_at_ms IS NOT NULL;
 -- do with it. A client that doesn't say so has all of them looked at.
 ALTER TYPE append_item ADD ATTRIBUTE is_plain boolean;
 
--- As before, but for the columns above and for a plain append, which is done in one statement if it follows.
+-- As before, but for a plain append, which is done in one statement if it follows.
 CREATE OR REPLACE FUNCTION append_batch(p_now_ms bigint, p_lock text[], p_items text)
 RETURNS SETOF append_answer LANGUAGE plpgsql AS $$
 DECLARE
@@ -80,15 +90,12 @@ BEGIN
             EXIT WHEN FOUND OR (item.created).tenant IS NULL;
             INSERT INTO runs (
                 run_id, seq, epoch, head, updated_at_ms, created_at_ms, tenant, agent, operation_id, parent_id,
-                root_id, status, outcome, reason, waiting_for, rest, rested_at_ms, waiting_keys, wake_at_ms, due_at_ms, owner
+                root_id, status, outcome, reason, waiting_for, waiting_keys, wake_at_ms, owner
             ) VALUES (
                 item.run_id, item.event_count, item.epoch, item.hash, item.at_ms, item.at_ms,
                 (item.created).tenant, (item.created).agent, (item.created).operation_id, (item.created).parent_id,
                 (item.created).root_id, item.status, item.outcome, item.reason, item.waiting_for,
-                rest_of(item.status, item.waiting_for),
-                CASE WHEN rest_of(item.status, item.waiting_for) <> '' THEN item.at_ms END, item.waiting_keys,
-                item.wake_at_ms, CASE WHEN item.is_released OR item.host_id = '' THEN item.wake_at_ms END,
-                CASE WHEN item.is_released THEN '' ELSE item.host_id END
+                item.waiting_keys, item.wake_at_ms, CASE WHEN item.is_released THEN '' ELSE item.host_id END
             ) ON CONFLICT (run_id) DO NOTHING RETURNING * INTO run;
             is_new := FOUND;
             EXIT WHEN is_new;
@@ -197,10 +204,7 @@ BEGIN
             UPDATE runs SET
                 seq = item.expected_seq + item.event_count, head = item.hash, updated_at_ms = item.at_ms,
                 status = item.status, outcome = item.outcome, reason = item.reason,
-                waiting_for = item.waiting_for, rest = rest_of(item.status, item.waiting_for),
-                rested_at_ms = CASE WHEN rest_of(item.status, item.waiting_for) <> '' THEN item.at_ms END,
-                waiting_keys = item.waiting_keys, wake_at_ms = item.wake_at_ms,
-                due_at_ms = CASE WHEN item.is_released OR owner = '' THEN item.wake_at_ms END,
+                waiting_for = item.waiting_for, waiting_keys = item.waiting_keys, wake_at_ms = item.wake_at_ms,
                 owner = CASE WHEN item.is_released THEN '' ELSE owner END,
                 ready_at_ms = CASE
                     WHEN NOT is_ended AND (item.is_released OR item.is_ready) THEN ready_at_ms
@@ -274,94 +278,4 @@ BEGIN
         answer.woken := to_json(woken)::text;
     END IF;
     RETURN NEXT answer;
-END $$;
-
-CREATE OR REPLACE FUNCTION acquire_run(p_now_ms bigint, p_valid_ms bigint, p_run_id text, p_host_id text, p_dead text[])
-RETURNS acquire_answer LANGUAGE plpgsql AS $$
-DECLARE
-    now_ms bigint := coalesce(p_now_ms, server_ms());
-    run runs;
-    holder hosts;
-    answer acquire_answer;
-BEGIN
-    SELECT * INTO run FROM runs WHERE run_id = p_run_id FOR NO KEY UPDATE;
-    IF NOT FOUND THEN
-        answer.kind := 'not_found';
-        RETURN answer;
-    END IF;
-    SELECT * INTO holder FROM hosts WHERE host_id = run.owner AND expires_at_ms > now_ms;
-    IF FOUND AND run.owner <> p_host_id AND run.owner <> ALL (p_dead) THEN
-        answer.kind := 'owned';
-        answer.by := row_to_json(holder)::text;
-        RETURN answer;
-    END IF;
-    UPDATE hosts SET expires_at_ms = now_ms + p_valid_ms WHERE host_id = p_host_id AND expires_at_ms <= now_ms;
-    UPDATE runs SET epoch = epoch + 1, owner = p_host_id, due_at_ms = NULL, ready_at_ms = NULL WHERE run_key = run.run_key;
-    answer.kind := 'acquired';
-    answer.epoch := run.epoch + 1;
-    answer.seq := run.seq;
-    answer.head := run.head;
-    answer.died := run.owner NOT IN ('', p_host_id);
-    answer.was_woken := run.ready_at_ms IS NOT NULL;
-    RETURN answer;
-END $$;
-
-CREATE OR REPLACE FUNCTION release_run(p_now_ms bigint, p_run_id text, p_host_id text, p_epoch bigint, p_ready boolean)
-RETURNS woken_run[] LANGUAGE plpgsql AS $$
-BEGIN
-    UPDATE runs SET owner = '', due_at_ms = wake_at_ms
-    WHERE run_id = p_run_id AND owner = p_host_id AND owner <> '' AND epoch = p_epoch;
-    IF NOT FOUND OR NOT p_ready THEN
-        RETURN '{}';
-    END IF;
-    RETURN wake_runs(coalesce(p_now_ms, server_ms()), ARRAY[p_run_id]);
-END $$;
-
-CREATE OR REPLACE FUNCTION drop_host(p_now_ms bigint, p_host_id text, p_died boolean) RETURNS woken_run[] LANGUAGE plpgsql AS $$
-DECLARE
-    held text[];
-BEGIN
-    DELETE FROM hosts WHERE host_id = p_host_id;
-    DELETE FROM commands WHERE host_id = p_host_id;
-    WITH locked AS (
-        SELECT run_id FROM runs WHERE owner = p_host_id AND owner <> '' ORDER BY run_key FOR NO KEY UPDATE
-    )
-    SELECT array_agg(run_id) INTO held FROM locked;
-    IF held IS NULL THEN
-        RETURN '{}';
-    END IF;
-    IF NOT p_died THEN
-        UPDATE runs SET owner = '', due_at_ms = wake_at_ms WHERE run_id = ANY (held);
-    END IF;
-    RETURN wake_runs(coalesce(p_now_ms, server_ms()), held);
-END $$;
-
-CREATE OR REPLACE FUNCTION prune_run(p_now_ms bigint, p_run_id text, p_seq bigint, p_head bytea)
-RETURNS boolean LANGUAGE plpgsql AS $$
-DECLARE
-    run runs;
-    root text;
-BEGIN
-    SELECT * INTO run FROM runs WHERE run_id = p_run_id FOR NO KEY UPDATE;
-    IF NOT FOUND OR run.seq <> p_seq OR run.head <> p_head OR run.status <> 'terminated' OR run.damaged <> ''
-        OR run.pruned_at_ms > 0
-    THEN
-        RETURN false;
-    END IF;
-    root := CASE WHEN run.root_id = '' THEN run.run_id ELSE run.root_id END;
-    IF NOT EXISTS (SELECT FROM runs WHERE run_id = root AND status = 'terminated') THEN
-        RETURN false;
-    END IF;
-    IF EXISTS (
-        SELECT FROM runs WHERE root_id = root AND root_id <> '' AND status <> 'terminated'
-        UNION ALL SELECT FROM ledger WHERE status = 'unknown' AND run_id = p_run_id
-        UNION ALL SELECT FROM ledger_earlier WHERE run_id = p_run_id
-    ) THEN
-        RETURN false;
-    END IF;
-    UPDATE runs SET pruned_at_ms = coalesce(p_now_ms, server_ms()), epoch = epoch + 1, owner = '',
-        due_at_ms = wake_at_ms
-    WHERE run_key = run.run_key;
-    DELETE FROM appends WHERE run_key = run.run_key;
-    RETURN true;
 END $$;
