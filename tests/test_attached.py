@@ -146,16 +146,16 @@ def test_a_start_whose_owner_died_before_it_answered_is_no_conflict(path: Path, 
     first = runtime_on(path)
     second = runtime_on(path)
     try:
-        embedded = half_of(second)
-        embedded._serving = OnceGone(embedded.serving)
+        owners = half_of(second)._owners
+        owners._serving = OnceGone(owners.serving)
         if becomes_owner:
-            move = embedded._move_on
+            move = owners._move_on
 
             async def move_on(from_: Any) -> None:
                 await asyncio.to_thread(first.close)
                 await move(from_)
 
-            embedded._move_on = move_on
+            owners._move_on = move_on
         run = second.start("go", system="look", run_id="r1", limits=LIMITS)
         assert run.result(WITHIN_S).outcome == "completed"
         assert is_attached(second) is not becomes_owner
@@ -268,15 +268,15 @@ def test_a_runtime_that_closes_while_it_looks_for_the_next_owner_takes_nothing_o
     first = runtime_on(path)
     second = runtime_on(path)
     looking = threading.Event()
-    embedded = half_of(second)
-    served = embedded._served
+    owners = half_of(second)._owners
+    served = owners._served
 
     async def slow(*args: Any) -> Any:
         looking.set()
-        assert await asyncio.to_thread(eventually, lambda: embedded.closed, WITHIN_S)
+        assert await asyncio.to_thread(eventually, lambda: owners.closed, WITHIN_S)
         return await served(*args)
 
-    embedded._served = slow  # so that it can be closed meanwhile
+    owners._served = slow  # so that it can be closed meanwhile
     first.close()
     assert looking.wait(WITHIN_S)
     second.close()

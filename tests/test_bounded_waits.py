@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from boundloop.actors import embedded, owning
+from boundloop.actors import owning
 from boundloop.actors.client import Runtime
+from boundloop.actors.owners import Owners
 from boundloop.actors.waiting import StillRunning
 from boundloop.adapters.script import held, say
 from boundloop.adapters.scripted import ScriptedModel
@@ -57,8 +58,8 @@ def test_an_owner_that_does_not_answer_in_time_is_silent() -> None:
         raise TimeoutError("of the call's own")
 
     async def asked(call: Coroutine[Any, Any, None]) -> None:
-        here = embedded.Embedded.__new__(embedded.Embedded)
-        here._url = "postgresql://app:s3cret@h/runs"
+        here = Owners.__new__(Owners)
+        here.url = "postgresql://app:s3cret@h/runs"
         await here._answered(call, 0.01)
 
     with pytest.raises(StoreError, match="owner_silent") as silent:

@@ -20,13 +20,13 @@ from tests.attach_play import LIMITS, half_of, on_loop, runtime_on, use_sockets
 from tests.ray.process_table import eventually
 from tests.stepped_loop import SteppedLoop
 
-from boundloop.actors import client, embedded, pools, ray_cluster_use, supervisor
+from boundloop.actors import client, pools, ray_cluster_use, supervisor
 from boundloop.actors.attached import NOT_SERVING, Attached
 from boundloop.actors.client import CLOSE_TIMEOUT_S, Runtime
-from boundloop.actors.embedded import MOVE_PAUSE_S, MOVE_S, OPENING_S, Embedded
 from boundloop.actors.executors import Executors
 from boundloop.actors.host import EXECUTORS_S, Host
 from boundloop.actors.owner_row import SELF_STOP_S
+from boundloop.actors.owners import MOVE_PAUSE_S, MOVE_S, OPENING_S, OWNER_ANSWER_S, Owners
 from boundloop.actors.owning import Owning, Parts
 from boundloop.actors.ray_cluster_use import POOLS_S, WARM_S, RayClusterUse
 from boundloop.actors.ray_run_actor import StoreMessenger, socket_to_owner
@@ -40,7 +40,6 @@ from boundloop.eventstore.socket_server import DRAIN_WAIT_MS
 from boundloop.eventstore.sqlite_file import real_path
 from boundloop.runtime.errors import OwnedError, StoreError
 from boundloop.runtime.policy import Policy
-from boundloop.runtime.prices import PriceTable
 from boundloop.runtime.toolbox import Toolbox
 
 WITHIN_S: Final = 30.0
@@ -355,17 +354,17 @@ def looks(
     loop.set_exception_handler(lambda _, context: complaints.append(context))
 
     async def body() -> None:
-        half = Embedded(PARTS, prices=PriceTable(revision="none"), principal="p", cluster=None)
+        owners = Owners(PARTS, None)
         looking: Any = Looking(loop, errors, stays=stays)
-        half._use = looking
+        owners._use = looking
         serving: Any = Half()
-        half._serving = serving
-        half._url = "sqlite:///x"
+        owners._serving = serving
+        owners.url = "sqlite:///x"
         try:
-            await test(loop, looking, half)
+            await test(loop, looking, owners)
         finally:
-            half.closed = True
-            await half.shut_down()
+            owners.closed = True
+            await owners.close()
         assert not asyncio.all_tasks() - {asyncio.current_task()}
 
     try:
@@ -376,13 +375,13 @@ def looks(
 
 
 def test_whoever_lost_its_owner_looks_for_the_next_whatever_goes_wrong() -> None:
-    async def test(loop: SteppedLoop, looking: Looking, half: Any) -> None:
-        first = half._serving
-        half._owner_lost()
+    async def test(loop: SteppedLoop, looking: Looking, owners: Any) -> None:
+        first = owners._serving
+        owners._owner_lost()
         await loop.advance(60_000)
-        assert half._serving is not first
+        assert owners._serving is not first
         assert len(looking.looked) == 6
-        assert half._mover.done()
+        assert owners._mover.done()
 
     looks(
         [
@@ -397,12 +396,12 @@ def test_whoever_lost_its_owner_looks_for_the_next_whatever_goes_wrong() -> None
 
 
 def test_it_goes_on_looking_until_it_closes() -> None:
-    async def test(loop: SteppedLoop, looking: Looking, half: Any) -> None:
-        half._owner_lost()
+    async def test(loop: SteppedLoop, looking: Looking, owners: Any) -> None:
+        owners._owner_lost()
         await loop.advance(3_600_000)
         assert len(looking.looked) > 3_600 / MOVE_PAUSE_S / 2
-        half.closed = True
-        await half.shut_down()
+        owners.closed = True
+        await owners.close()
         seen = len(looking.looked)
         await loop.advance(60_000)
         assert len(looking.looked) == seen
@@ -411,20 +410,20 @@ def test_it_goes_on_looking_until_it_closes() -> None:
 
 
 def test_it_does_not_go_on_where_no_further_try_helps() -> None:
-    async def test(loop: SteppedLoop, looking: Looking, half: Any) -> None:
-        half._owner_lost()
+    async def test(loop: SteppedLoop, looking: Looking, owners: Any) -> None:
+        owners._owner_lost()
         await loop.advance(60_000)
         assert len(looking.looked) == 1
         with pytest.raises(StoreError, match="other_store"):
-            await half._move_on(half._serving)
+            await owners._move_on(owners._serving)
 
     looks([StoreError("other_store")], test, stays=True)
 
 
 @pytest.mark.parametrize(("code", "bound_s"), [("owner_gone", MOVE_S), (NOT_SERVING, OPENING_S)])
 def test_a_call_waits_longer_for_an_owner_that_is_there_and_opens(code: str, bound_s: float) -> None:
-    async def test(loop: SteppedLoop, looking: Looking, half: Any) -> None:
-        asked = asyncio.ensure_future(half._move_on(half._serving))
+    async def test(loop: SteppedLoop, looking: Looking, owners: Any) -> None:
+        asked = asyncio.ensure_future(owners._move_on(owners._serving))
         await loop.advance(int(bound_s * 1_000) - 1_000)
         assert not asked.done()
         await loop.advance(2_000)
@@ -435,16 +434,16 @@ def test_a_call_waits_longer_for_an_owner_that_is_there_and_opens(code: str, bou
 
 
 def test_closing_does_not_wait_for_a_look_that_hangs() -> None:
-    async def test(loop: SteppedLoop, looking: Looking, half: Any) -> None:
+    async def test(loop: SteppedLoop, looking: Looking, owners: Any) -> None:
         async def serve(*_: Any, **__: Any) -> Half:
             await loop.create_future()
             return Half()
 
         looking.serve = serve  # type: ignore[method-assign]  # an owner that never opens
-        asked = asyncio.ensure_future(half._move_on(half._serving))
+        asked = asyncio.ensure_future(owners._move_on(owners._serving))
         await loop.settle()
-        half.closed = True
-        closing = asyncio.ensure_future(half.shut_down())
+        owners.closed = True
+        closing = asyncio.ensure_future(owners.close())
         await loop.settle()
         assert closing.done()
         with pytest.raises(StoreError, match="closed"):
@@ -456,7 +455,7 @@ def test_closing_does_not_wait_for_a_look_that_hangs() -> None:
 def test_an_owner_that_is_found_as_this_runtime_closes_is_closed_too() -> None:
     """Else it would host on, and keep its file, with nobody to end it."""
 
-    async def test(loop: SteppedLoop, looking: Looking, half: Any) -> None:
+    async def test(loop: SteppedLoop, looking: Looking, owners: Any) -> None:
         found, go_on, ended = Half(), asyncio.Event(), list[Half]()
 
         async def serve(*_: Any, **__: Any) -> Half:
@@ -468,12 +467,12 @@ def test_an_owner_that_is_found_as_this_runtime_closes_is_closed_too() -> None:
 
         found.close = close  # type: ignore[method-assign]  # to see it
         looking.serve = serve  # type: ignore[method-assign]  # one that takes its time
-        asked = asyncio.ensure_future(half._move_on(half._serving))
+        asked = asyncio.ensure_future(owners._move_on(owners._serving))
         await loop.settle()
         go_on.set()
         await asyncio.sleep(0)  # it is found, and nobody has looked yet
-        half.closed = True
-        await half.shut_down()
+        owners.closed = True
+        await owners.close()
         assert ended == [found]
         with pytest.raises(StoreError, match="closed"):
             await asked
@@ -489,4 +488,4 @@ def test_the_parts_of_closing_and_of_opening_fit_their_bounds() -> None:
     assert hosts_s + POOLS_S + DRAIN_WAIT_MS / 1_000 < CLOSE_TIMEOUT_S
     assert POOLS_S <= pools.END_S
     assert WARM_S + OPEN_S + NAME_TRIES * NAME_PAUSE_S < OPENING_S
-    assert embedded.OWNER_ANSWER_S >= MOVE_S
+    assert OWNER_ANSWER_S >= MOVE_S

@@ -22,7 +22,7 @@ from tests.attach_play import half_of, on_loop
 from tests.postgres_server import Server, running
 from tests.ray.process_table import eventually
 
-from boundloop.actors import embedded, owner_row
+from boundloop.actors import owner_row, owners
 from boundloop.actors.client import Runtime
 from boundloop.adapters.script import call, held, say
 from boundloop.adapters.scripted import Gate, ScriptedModel
@@ -59,9 +59,9 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(owner_row, "RENEW_S", 0.1)
     monkeypatch.setattr(owner_row, "SELF_STOP_S", 0.5)
     monkeypatch.setattr(owner_row, "RENEW_TRY_LEAST_S", 0.1)
-    monkeypatch.setattr(embedded, "MOVE_S", 1.0)
+    monkeypatch.setattr(owners, "MOVE_S", 1.0)
     monkeypatch.setattr(postgres_writer, "REACH_S", 0.5)
-    monkeypatch.setattr(embedded, "MOVE_PAUSE_S", 0.05)
+    monkeypatch.setattr(owners, "MOVE_PAUSE_S", 0.05)
 
 
 @pytest.fixture
@@ -79,7 +79,7 @@ def gate_of(runtime: Runtime) -> Any:
 
 def until_lost(runtime: Runtime) -> None:
     """Until the host of this moment has stopped."""
-    serving: Any = half_of(runtime)._serving
+    serving: Any = half_of(runtime).serving
     assert eventually(lambda: serving.failed is not None, WITHIN_S)
 
 
@@ -129,14 +129,14 @@ def test_whoever_asks_while_it_is_away_is_told_so_and_all_wait_for_one_search(
     server: Server, runtime: Runtime
 ) -> None:
     lose_the_host(server, runtime)
-    half = half_of(runtime)
-    search, searches = half._search_after, list[Any]()
+    mine = half_of(runtime)._owners
+    search, searches = mine._search_after, list[Any]()
 
     async def counted(from_: Any) -> None:
         searches.append(from_)
         await search(from_)
 
-    half._search_after = counted
+    mine._search_after = counted
     with ThreadPoolExecutor(40) as threads:
         asked = [threads.submit(runtime.start, "refund", limits=FREE) for _ in range(40)]
         errors = [one.exception(WITHIN_S) for one in asked]
@@ -149,8 +149,8 @@ def test_whoever_asks_while_it_is_away_is_told_so_and_all_wait_for_one_search(
 def test_a_wait_with_a_bound_keeps_it(
     server: Server, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(embedded, "MOVE_S", 60.0)
-    monkeypatch.setattr(embedded, "MOVE_LEAST_S", 0.1)
+    monkeypatch.setattr(owners, "MOVE_S", 60.0)
+    monkeypatch.setattr(owners, "MOVE_LEAST_S", 0.1)
     runtime.run_sync("refund", limits=FREE, run_id="r1")
     lose_the_host(server, runtime)
     with pytest.raises(StoreError, match="host_lost"):
@@ -172,7 +172,7 @@ def test_whoever_only_serves_goes_on_serving(server: Server, runtime: Runtime) -
     serving.start()
     lost = lose_the_host(server, runtime)
     server.start()
-    assert eventually(lambda: half_of(runtime)._serving.host.host_id != lost, WITHIN_S)
+    assert eventually(lambda: half_of(runtime).serving.host.host_id != lost, WITHIN_S)
     assert serving.is_alive()
     runtime.close()
     serving.join(WITHIN_S)
@@ -204,7 +204,7 @@ def test_a_call_while_a_lost_host_still_stops_its_drivers_loses_nobody(
     waiting = runtime.run_sync("refund", limits=FREE, run_id="r1")
     runtime.approve("r1", waiting.approvals[0].approval_id, by="ann")
     assert gate_of(runtime).wait_reached(WITHIN_S)
-    old: Any = half_of(runtime)._serving
+    old: Any = half_of(runtime).serving
     stop_drivers, stopping, go_on = old.host._stop_drivers, threading.Event(), Gate("go on")
 
     async def slowly() -> None:
@@ -218,13 +218,13 @@ def test_a_call_while_a_lost_host_still_stops_its_drivers_loses_nobody(
         server.kill()
         assert stopping.wait(WITHIN_S)
         started = threads.submit(runtime.start, "refund", limits=FREE)
-        assert eventually(lambda: half_of(runtime)._search is not None, WITHIN_S)
+        assert eventually(lambda: half_of(runtime)._owners._search is not None, WITHIN_S)
         go_on.open()
         server.start()
         gate_of(runtime).open()
         assert result.result(WITHIN_S).text == "done"
         assert runtime.result(started.result(WITHIN_S).run_id, WITHIN_S).approvals
-    assert half_of(runtime)._serving is not old
+    assert half_of(runtime).serving is not old
 
 
 def test_whoever_begins_to_wait_while_it_is_away_waits_for_the_next_host(
@@ -238,7 +238,7 @@ def test_whoever_begins_to_wait_while_it_is_away_waits_for_the_next_host(
         after = threads.submit(runtime.wait, "r1", WITHIN_S)
         server.start()
         gate_of(runtime).open()
-        assert eventually(lambda: half_of(runtime)._serving.failed is None, WITHIN_S)
+        assert eventually(lambda: half_of(runtime).serving.failed is None, WITHIN_S)
         runtime.approve("r1", waiting.approvals[0].approval_id, by="ann")
         assert (before.result(WITHIN_S).text, after.result(WITHIN_S).text) == ("done", "done")
 
@@ -259,10 +259,10 @@ def test_a_tool_that_is_slow_to_end_keeps_the_next_host_from_nothing(server: Ser
     with Runtime(store=server.url(), model=model, tools=[clean]) as runtime:
         runtime.start("clean", limits=FREE, run_id="r1")
         assert begun.wait(WITHIN_S)
-        old: Any = half_of(runtime)._serving
+        old: Any = half_of(runtime).serving
         lose_the_host(server, runtime)
         server.start()
-        assert eventually(lambda: half_of(runtime)._serving is not old, 5.0)
+        assert eventually(lambda: half_of(runtime).serving is not old, 5.0)
         go_on.open()
 
 
@@ -287,10 +287,10 @@ def shipping(server: Server) -> Generator[tuple[Runtime, threading.Event]]:
 
 def test_what_an_effect_came_to_after_its_host_had_stopped_settles_it(server: Server) -> None:
     with shipping(server) as (runtime, go_on):
-        old: Any = half_of(runtime)._serving
+        old: Any = half_of(runtime).serving
         lose_the_host(server, runtime)
         server.start()
-        assert eventually(lambda: half_of(runtime)._serving is not old, WITHIN_S)
+        assert eventually(lambda: half_of(runtime).serving is not old, WITHIN_S)
         assert runtime.result("r1", WITHIN_S).reason == "outcome_unknown"
         go_on.set()
         assert eventually(lambda: runtime.result("r1", WITHIN_S).text == "done", WITHIN_S)
@@ -300,27 +300,27 @@ def test_what_an_effect_came_to_after_its_host_had_stopped_settles_it(server: Se
 
 def test_what_it_came_to_before_there_is_a_next_host_is_kept_for_it(server: Server) -> None:
     with shipping(server) as (runtime, go_on):
-        old: Any = half_of(runtime)._serving
+        old: Any = half_of(runtime).serving
         lose_the_host(server, runtime)
         go_on.set()
         assert eventually(lambda: bool(old.host._unheard), WITHIN_S)
         server.start()
-        assert eventually(lambda: half_of(runtime)._serving is not old, WITHIN_S)
+        assert eventually(lambda: half_of(runtime).serving is not old, WITHIN_S)
         assert eventually(lambda: runtime.result("r1", WITHIN_S).text == "done", WITHIN_S)
 
 
 def test_what_it_came_to_outlasts_a_second_outage(server: Server) -> None:
     with shipping(server) as (runtime, go_on):
-        first: Any = half_of(runtime)._serving
+        first: Any = half_of(runtime).serving
         lose_the_host(server, runtime)
         server.start()
-        assert eventually(lambda: half_of(runtime)._serving is not first, WITHIN_S)
-        second: Any = half_of(runtime)._serving
+        assert eventually(lambda: half_of(runtime).serving is not first, WITHIN_S)
+        second: Any = half_of(runtime).serving
         server.kill()
         go_on.set()  # its report meets a server that is away again
         assert eventually(lambda: second.failed is not None, WITHIN_S)
         server.start()
-        assert eventually(lambda: half_of(runtime)._serving is not second, WITHIN_S)
+        assert eventually(lambda: half_of(runtime).serving is not second, WITHIN_S)
         assert eventually(lambda: runtime.result("r1", WITHIN_S).text == "done", WITHIN_S)
 
 
@@ -328,11 +328,11 @@ def test_a_command_from_elsewhere_that_meets_a_host_as_it_goes_is_decided_by_the
     server: Server, runtime: Runtime
 ) -> None:
     """That this one decides nothing any more is no refusal of the command."""
-    url = half_of(runtime)._url
+    url = half_of(runtime)._owners.url
     waiting = runtime.run_sync("refund", limits=FREE, run_id="r1")
     runtime.approve("r1", waiting.approvals[0].approval_id, by="ann")
     assert gate_of(runtime).wait_reached(WITHIN_S)
-    old: Any = half_of(runtime)._serving
+    old: Any = half_of(runtime).serving
     stop_drivers, stopping, go_on = old.host._stop_drivers, threading.Event(), Gate("go on")
 
     async def slowly() -> None:
@@ -367,23 +367,26 @@ def test_of_two_that_waited_for_the_server_neither_takes_the_others_runs_for_a_d
     server: Server, runtime: Runtime
 ) -> None:
     """Their rows have all expired; whoever is back first finds the others' runs without a host."""
-    with Runtime(store=half_of(runtime)._url, model=ScriptedModel([held(say("mine"), "gate")])) as second:
+    with Runtime(
+        store=half_of(runtime)._owners.url, model=ScriptedModel([held(say("mine"), "gate")])
+    ) as second:
         second.start("mine", limits=FREE, run_id="r2")
         assert gate_of(second).wait_reached(WITHIN_S)
-        late, search, go_on = half_of(second), half_of(second)._search_after, Gate("go on")
+        late = half_of(second)._owners
+        search, go_on = late._search_after, Gate("go on")
 
         async def slowly(from_: Any) -> None:
             await go_on.passed()
             await search(from_)
 
         late._search_after = slowly
-        old: Any = half_of(runtime)._serving
+        old: Any = half_of(runtime).serving
         lose_the_host(server, runtime)
         until_lost(second)
         server.start()
-        expire_all(half_of(runtime)._url)
-        assert eventually(lambda: half_of(runtime)._serving is not old, WITHIN_S)
-        looked = on_loop(runtime, half_of(runtime)._serving.host.take_up("r2"))
+        expire_all(half_of(runtime)._owners.url)
+        assert eventually(lambda: half_of(runtime).serving is not old, WITHIN_S)
+        looked = on_loop(runtime, half_of(runtime).serving.host.take_up("r2"))
         go_on.open()
         gate_of(second).open()
         assert second.wait("r2", WITHIN_S).text == "mine"
@@ -410,7 +413,7 @@ def expire_all(url: str) -> None:
 def test_a_bug_as_the_next_host_opens_is_called_one_and_ends_the_search(
     server: Server, runtime: Runtime
 ) -> None:
-    store: Any = half_of(runtime)._use._store
+    store: Any = half_of(runtime)._owners._use._store
     register = store.register_host
 
     async def broken(*_: Any) -> None:
@@ -427,7 +430,7 @@ def test_a_bug_as_the_next_host_opens_is_called_one_and_ends_the_search(
 def test_a_bug_ends_the_host_for_good(server: Server, runtime: Runtime) -> None:
     """The next one would meet it again."""
     runtime.run_sync("refund", limits=FREE, run_id="r1")
-    serving: Any = half_of(runtime)._serving
+    serving: Any = half_of(runtime).serving
 
     async def broken(*_: Any) -> None:
         raise ZeroDivisionError("bug")
@@ -469,8 +472,8 @@ def test_a_tool_that_outlives_its_host_keeps_its_place(server: Server) -> None:
         assert begun.acquire(timeout=WITHIN_S)
         lost = lose_the_host(server, runtime)
         server.start()
-        assert eventually(lambda: half_of(runtime)._serving.host.host_id != lost, 2 * WITHIN_S)
-        assert eventually(lambda: half_of(runtime)._serving.hosted("r1") is not None, WITHIN_S)
+        assert eventually(lambda: half_of(runtime).serving.host.host_id != lost, 2 * WITHIN_S)
+        assert eventually(lambda: half_of(runtime).serving.hosted("r1") is not None, WITHIN_S)
         on_loop(runtime, asyncio.sleep(0))
         assert most == [1]
         go_on.set()
