@@ -13,7 +13,7 @@ from tests.written_runs import WrittenRun, approval_of, asking, finished, pins_f
 from boundloop.eventstore.history import load_run
 from boundloop.eventstore.location import open_store
 from boundloop.eventstore.memory import MemoryStore
-from boundloop.eventstore.port import EventStore, HostRow, RunRow
+from boundloop.eventstore.port import HOST_VALID_MS, EventStore, HostRow, RunRow
 from boundloop.eventstore.sqlite import SqliteStore
 from boundloop.eventstore.submit import (
     decode_answer,
@@ -144,6 +144,37 @@ async def test_a_live_host_is_named_and_a_dead_one_is_not_in_the_way() -> None:
     assert answer.accepted
     state, _ = await load_run(store, "r1")
     assert state.counters.host_deaths == 1
+
+
+@pytest.mark.parametrize(
+    ("row", "spares", "cause", "deaths"),
+    [
+        ("expired", False, "host_died", 1),
+        ("expired", True, "command", 0),
+        ("found dead", False, "host_died", 1),
+        ("found dead", True, "command", 0),
+        ("given up", False, "command", 0),
+    ],
+)
+async def test_a_host_whose_row_is_gone_counts_as_dead_unless_its_store_was_away_from_all(
+    tmp_path: Path, row: str, spares: bool, cause: str, deaths: int
+) -> None:
+    now_ms = 1_700_000_000_000
+    store = await open_store(f"sqlite:///{tmp_path}/runs.db", clock=lambda: now_ms)
+    run = await asking(store, "r1")
+    await store.register_host(HostRow(host_id="h1", node="far", pid=4711, pid_start=1, boot_id="b"))
+    await store.acquire("r1", "h1")
+    if row == "expired":
+        now_ms += HOST_VALID_MS
+    else:
+        await store.drop_host("h1", died=row == "found dead")
+    command = Approve(command_id="k1", by="x", approval_id=approval_of(run))
+    async with host_for_one_command(store) as host_id:
+        assert (await submit_unhosted(store, "r1", command, host_id=host_id, spares=spares)).accepted
+    state, records = await load_run(store, "r1")
+    (resumed,) = [record.event for record in records if isinstance(record.event, RunResumed)]
+    assert (resumed.cause, state.counters.host_deaths) == (cause, deaths)
+    await store.close()
 
 
 async def test_an_append_of_the_epoch_before_is_refused() -> None:
