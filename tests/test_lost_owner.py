@@ -26,7 +26,7 @@ from boundloop.actors.client import CLOSE_TIMEOUT_S, Runtime
 from boundloop.actors.executors import Executors
 from boundloop.actors.host import EXECUTORS_S, Host
 from boundloop.actors.owner_row import SELF_STOP_S
-from boundloop.actors.owners import MOVE_PAUSE_S, MOVE_S, OPENING_S, OWNER_ANSWER_S, Owners
+from boundloop.actors.owners import MOVE_LEAST_S, MOVE_PAUSE_S, MOVE_S, OPENING_S, OWNER_ANSWER_S, Owners
 from boundloop.actors.owning import Owning, Parts
 from boundloop.actors.ray_cluster_use import POOLS_S, WARM_S, RayClusterUse
 from boundloop.actors.ray_run_actor import StoreMessenger, socket_to_owner
@@ -320,6 +320,7 @@ class Looking:
         self.errors = errors
         self.stays = stays
         self.looked: list[int] = []
+        self.left = 0
 
     async def serve(self, *_: Any, **__: Any) -> Half:
         self.looked.append(self.loop.now_ms)
@@ -328,7 +329,7 @@ class Looking:
         return Half()
 
     async def leave(self) -> None:
-        """There is nothing to leave."""
+        self.left += 1
 
 
 PARTS: Final = Parts(
@@ -431,6 +432,33 @@ def test_a_call_waits_longer_for_an_owner_that_is_there_and_opens(code: str, bou
             await asked
 
     looks([StoreError(code)], test, stays=True)
+
+
+@pytest.mark.parametrize(("given_s", "waits_s"), [(0.0, MOVE_LEAST_S), (8.0, 8.0)])
+def test_a_call_with_a_bound_looks_no_longer_than_that_and_a_little_at_least(
+    given_s: float, waits_s: float
+) -> None:
+    async def gone(_: Any) -> None:
+        raise StoreError("owner_gone", "said to this call")
+
+    async def test(loop: SteppedLoop, looking: Looking, owners: Any) -> None:
+        asked = asyncio.ensure_future(owners.ask(gone, end_s=loop.time() + given_s))
+        await loop.advance(int(waits_s * 1_000) - 1)
+        assert not asked.done()
+        await loop.advance(1)
+        with pytest.raises(StoreError, match="said to this call"):
+            await asked
+
+    looks([StoreError("owner_gone")], test, stays=True)
+
+
+def test_what_does_not_open_is_left() -> None:
+    async def test(loop: SteppedLoop, looking: Any, owners: Any) -> None:
+        with pytest.raises(StoreError, match="other_store"):
+            await Owners(PARTS, lambda: looking).open("sqlite:///y", take_over=False, clock=None)
+        assert looking.left == 1
+
+    looks([StoreError("other_store")], test)
 
 
 def test_closing_does_not_wait_for_a_look_that_hangs() -> None:
