@@ -4,24 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from tests.postgres_server import Server
+from tests.contract.log_writer import LogWriter
+from tests.postgres_server import OUT_OF_STEP, Server
 
 from boundloop.eventstore import postgres_link, postgres_migrate
 from boundloop.eventstore.location import open_store
+from boundloop.eventstore.port import HostRow
 from boundloop.eventstore.postgres import PostgresStore
 from boundloop.eventstore.postgres_url import parse_postgres_url
 from boundloop.eventstore.upgrade import migrate_at, schema_at
 from boundloop.runtime.errors import StoreError
+from boundloop.runtime.ledger import RunIndex
 
 pytestmark = pytest.mark.asyncio
 
 KNOWN = postgres_migrate.known_migrations()
 NEWEST = KNOWN[-1][0]
+LOOKS = 10_000
 
 
 @asynccontextmanager
@@ -163,6 +167,45 @@ async def test_runs_from_before_there_was_a_due_time_have_theirs(
         )
     )
     assert [tuple(row) for row in rests] == [("later", "suspended", 5), ("none", "terminated", 5)]
+    await store.close()
+
+
+@pytest.mark.parametrize("way", ["creates", "lets_go", "gives_back", "takes", "goes"])
+async def test_a_statement_that_waits_while_the_schema_is_migrated_leaves_rows_as_they_should_be(
+    postgres: Server, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    """It was begun in a function as that was before, and goes on in it afterwards."""
+    url = postgres.url()
+    with monkeypatch.context() as patch:
+        patch.setattr(postgres_migrate, "known_migrations", lambda: KNOWN[:6])
+        store = await PostgresStore.open(url, clock=lambda: 5)
+    await store.register_host(HostRow(host_id="h", node="n", pid=1, pid_start=1, boot_id="b"))
+    waits = RunIndex(status="suspended", waiting_for="timer", wake_at_ms=100)
+    log, parked = LogWriter(store, "r1", "h", at_ms=1), LogWriter(store, "r2", "h", at_ms=1)
+    await log.write("one", index=RunIndex(status="open_calls", wake_at_ms=100))
+    await parked.write("one", index=waits, release=True)
+    new = LogWriter(store, "r3", "h", at_ms=1)
+    begin: dict[str, Callable[[], Coroutine[Any, Any, Any]]] = {
+        "creates": lambda: new.append("one", index=waits, release=True),
+        "lets_go": lambda: log.append("two", index=waits, release=True),
+        "gives_back": lambda: store.release("r1", "h", 1, ready=False),
+        "takes": lambda: store.acquire("r2", "h"),
+        "goes": lambda: store.drop_host("h"),
+    }
+    async with raw_connection(url) as raw, raw.transaction():
+        await postgres_migrate.migrate(raw, parse_postgres_url(url))
+        waiting = asyncio.create_task(begin[way]())
+        for _ in range(LOOKS):
+            await asyncio.sleep(0)
+            if await raw.fetchval(
+                "SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted AND relation = 'runs'::regclass)"
+            ):
+                break
+        else:
+            raise AssertionError("it waits for nothing")
+    await waiting
+    async with raw_connection(url) as raw:
+        assert await raw.fetch(OUT_OF_STEP.format(schema=parse_postgres_url(url).schema)) == []
     await store.close()
 
 
