@@ -704,7 +704,7 @@ class Host:
                 self._remember(run_id, error)
                 self._refuse(run_id, error)
                 return False
-            if driver is None or self.failed is not None:
+            if driver is None or self._over() is not None:
                 return False  # in the second case it is free again when this host's row is dropped
             self._host(run_id, driver)
             return True

@@ -8,7 +8,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from tests.stepped_runtime import Site, Stepped
+from tests.stepped_runtime import Site, Stepped, has
 
 from boundloop.actors import host as hosting
 from boundloop.actors.execution import Report
@@ -191,6 +191,39 @@ def test_a_run_that_failed_here_with_an_effect_out_is_left_alone(site: Site) -> 
         host.rt.send(run_id, "hello")
     host.advance(30_000)
     assert len(taken) < 5
+
+
+def test_a_run_that_is_taken_up_while_its_host_closes_is_driven_by_nobody(site: Site) -> None:
+    """Closing waits for a driver that is slow to stop; what comes to be in that time is not among those that it stops."""
+    first = site.open(ASKS, [pay])
+    parked = first.start()
+    first.rest(parked)
+    first.close()
+    host = site.open([say("done")], [pay])
+    slow = host.line.stall_at(has(e.ModelResponded))
+    host.start()
+    host.settle()
+    acquire, asked = site.store.acquire, Gate("acquire")
+
+    async def acquires(*args: Any, **options: Any) -> Any:
+        await asked.passed()
+        return await acquire(*args, **options)
+
+    site.store.acquire = acquires  # type: ignore[method-assign]  # the store is the test's own
+    inner(host).beside(inner(host).take_up(parked))
+    host.settle()
+    closing = asyncio.run_coroutine_threadsafe(inner(host).close(), host.loop)
+    host.settle()
+    assert not closing.done()
+    asked.open()
+    host.settle()
+    assert site.of(parked, e.RunResumed) == []
+    slow.open()
+    host.settle()
+    closing.result(30)
+    row = asyncio.run(site.store.run(parked))
+    assert row is not None
+    assert (row.owner, row.ready) == ("", True)
 
 
 def test_a_host_counts_from_when_it_asked_not_from_when_it_was_answered(site: Site) -> None:
