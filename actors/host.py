@@ -175,6 +175,7 @@ class Host:
         self._spares_until_s = 0.0
         self._spared: set[str] = set()
         self.failures: dict[str, BaseException] = {}
+        self._failed_at: dict[str, int] = {}
         self._drivers: dict[str, RunDriver] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         # One is there as long as somebody holds it or waits for it.
@@ -364,6 +365,7 @@ class Host:
         try:
             if error is not None:
                 self._remember(run_id, error)
+                _keep(self._failed_at, run_id, driver.epoch)
                 await self._leave(run_id, driver, error)
         finally:
             # Whatever the store says to that, nobody is left without an answer.
@@ -414,8 +416,6 @@ class Host:
             self.beside(self._take_late(run_id, report))
 
     async def _take_late(self, run_id: str, report: Report) -> None:
-        if run_id in self.failures:
-            return  # it is left alone until somebody touches it, and would fail of this again
         try:
             while self._over() is None and not await self._drives_for(run_id, report):  # noqa: ASYNC110  see below
                 await asyncio.sleep(STORE_PAUSE_S)  # a store doesn't say that it is back
@@ -427,8 +427,11 @@ class Host:
             driver.post(report.executed)
 
     async def _drives_for(self, run_id: str, report: Report) -> bool:
-        """Have the run driven here, if it is free; False if the store can't be reached now."""
+        """Have the run driven here, if it is free; False if the store can't be reached now. One that failed here is left alone until
+        somebody touches it, and would fail of this again; unless another host has had it since."""
         try:
+            if run_id in self.failures and not await self._went_on(run_id):
+                return True
             if report.artifact is not None:
                 await self.store.put_blob(report.artifact)
             if run_id not in self._drivers:
@@ -436,6 +439,10 @@ class Host:
         except StoreError as error:
             return error.code not in AWAY
         return True
+
+    async def _went_on(self, run_id: str) -> bool:
+        row = await self.store.run(run_id)
+        return row is not None and row.epoch > self._failed_at.get(run_id, row.epoch)
 
     async def _leave(self, run_id: str, driver: RunDriver, error: BaseException) -> None:
         """A driver that failed gives its run up for another host, now or later. A second try here would fail alike, so

@@ -193,6 +193,34 @@ def test_a_run_that_failed_here_with_an_effect_out_is_left_alone(site: Site) -> 
     assert len(taken) < 5
 
 
+def test_what_an_effect_came_to_is_heard_where_its_run_failed_and_went_on_elsewhere(site: Site) -> None:
+    """The other host closed the run's intents and put it down: what it failed of here is over."""
+
+    @tool(risk="write", key="call", timeout_ms=60_000, far_side="none")
+    async def send(n: int) -> dict[str, int]:
+        """Send."""
+        await asyncio.get_running_loop().create_future()
+        return {"n": n}
+
+    host = site.open([call("send", {"n": 1}), say("done")], [send])
+    run_id = host.start()
+    host.settle()
+    host.line.__dict__["append"] = _fails
+    with pytest.raises(StoreError, match="frame_too_large"):
+        host.rt.send(run_id, "hello")
+    del host.line.__dict__["append"]
+    other = site.open(host.model, [send])
+    assert other.rest(run_id).reason == "outcome_unknown"
+    inner(host).late(run_id, Report(Executed(call="c1.0", attempt=1, outcome="succeeded", result=b'{"n":1}')))
+    host.settle()
+    (settled,) = site.of(run_id, e.CallReconciled)
+    assert (settled.outcome, settled.by) == ("applied", "executor")
+
+
+async def _fails(_request: Append) -> None:
+    raise StoreError("frame_too_large")
+
+
 def test_a_run_that_is_taken_up_while_its_host_closes_is_driven_by_nobody(site: Site) -> None:
     """Closing waits for a driver that is slow to stop; what comes to be in that time is not among those that it stops."""
     first = site.open(ASKS, [pay])
