@@ -430,7 +430,7 @@ class Host:
         """Have the run driven here, if it is free; False if the store can't be reached now. One that failed here is left alone until
         somebody touches it, and would fail of this again; unless another host has had it since."""
         try:
-            if run_id in self.failures and not await self._went_on(run_id):
+            if await self._failed_last(run_id):
                 return True
             if report.artifact is not None:
                 await self.store.put_blob(report.artifact)
@@ -440,9 +440,13 @@ class Host:
             return error.code not in AWAY
         return True
 
-    async def _went_on(self, run_id: str) -> bool:
+    async def _failed_last(self, run_id: str) -> bool:
+        """Whether nobody has had the run since it failed here."""
+        failed_at = self._failed_at.get(run_id)
+        if failed_at is None:
+            return False
         row = await self.store.run(run_id)
-        return row is not None and row.epoch > self._failed_at.get(run_id, row.epoch)
+        return row is None or row.epoch <= failed_at
 
     async def _leave(self, run_id: str, driver: RunDriver, error: BaseException) -> None:
         """A driver that failed gives its run up for another host, now or later. A second try here would fail alike, so

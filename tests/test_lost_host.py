@@ -19,6 +19,7 @@ from boundloop.runtime import events as e
 from boundloop.runtime.commands import Executed
 from boundloop.runtime.errors import DiskFull, Overloaded, StoreError
 from boundloop.runtime.limits import Limits
+from boundloop.runtime.state import State
 from boundloop.runtime.tool_spec import tool
 
 
@@ -166,8 +167,10 @@ def test_a_late_report_reaches_a_run_that_another_task_took_up_first(site: Site)
     assert (settled.outcome, settled.by) == ("applied", "executor")
 
 
-def test_a_run_that_failed_here_with_an_effect_out_is_left_alone(site: Site) -> None:
-    """The effect is cancelled, and its report comes when nobody drives the run: another try would fail alike, again and again."""
+@pytest.mark.parametrize("told_on", [False, True])
+def test_a_run_that_failed_here_with_an_effect_out_is_left_alone(site: Site, told_on: bool) -> None:
+    """The effect is cancelled, and its report comes when nobody drives the run: another try would fail alike, again and again.
+    A run actor tells its owner of the failure, and keeps it no longer."""
 
     @tool(risk="write", key="call", timeout_ms=60_000)
     async def send(n: int) -> dict[str, int]:
@@ -176,6 +179,12 @@ def test_a_run_that_failed_here_with_an_effect_out_is_left_alone(site: Site) -> 
         return {"n": n}
 
     host = site.open([call("send", {"n": 1}), say("done")], [send])
+
+    def tells(run_id: str, _state: State) -> None:
+        inner(host).failures.pop(run_id, None)
+
+    if told_on:
+        inner(host).parked_watchers.append(tells)
     run_id = host.start()
     host.settle()
     failing(site, "append", StoreError("frame_too_large"))
