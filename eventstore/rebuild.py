@@ -118,9 +118,8 @@ class _Work:
         store = self._store
         assert isinstance(store, Upkeep)
         for _ in range(LOOKS):
-            told = (
-                row if row.pruned_at_ms else await self._told(row)
-            )  # of a pruned one the row is all there is
+            # Of a pruned run the row is all there is.
+            told = row if row.pruned_at_ms else await self._told(row)
             if told == row and row.run_id not in astray:
                 return False
             if await store.reindex(told):
