@@ -4,6 +4,7 @@ checksum. All that are missing run in one transaction, one process at a time."""
 from __future__ import annotations
 
 import contextlib
+import re
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
@@ -20,6 +21,24 @@ after as long, if nobody is there to do it."""
 
 _LOOK_FOR_CLIENT: Final = "SET LOCAL client_connection_check_interval = 5000"
 """A statement of an hour whose process was killed ends soon, and not at its end."""
+
+_CREATES: Final = re.compile(r"^CREATE (?:TABLE|TYPE|FUNCTION|INDEX) (\w+)", re.MULTILINE)
+
+_LOOK: Final = """
+WITH here AS (SELECT oid FROM pg_namespace WHERE nspname = $1)
+SELECT name, CASE kind WHEN 'p' THEN 'table' WHEN 'r' THEN 'table' WHEN 'f' THEN 'foreign table' WHEN 'v' THEN 'view'
+    WHEN 'm' THEN 'materialized view' WHEN 'S' THEN 'sequence' WHEN 'i' THEN 'index' WHEN 'I' THEN 'index'
+    WHEN 'function' THEN 'function' ELSE 'type' END AS kind,
+    kind = 'r' AND (SELECT array_agg(attname::text || ' ' || atttypid::regtype::text) FROM pg_attribute
+        WHERE attrelid = found.oid AND attnum > 0 AND NOT attisdropped) @> '{number bigint,sha256 text}' AS records
+FROM (
+    SELECT oid, relname::text AS name, relkind::text AS kind, 1 AS place FROM pg_class WHERE relnamespace = (SELECT oid FROM here)
+    UNION ALL SELECT oid, typname::text, 'type', 2 FROM pg_type WHERE typnamespace = (SELECT oid FROM here)
+    UNION ALL SELECT oid, proname::text, 'function', 3 FROM pg_proc WHERE pronamespace = (SELECT oid FROM here)
+) AS found WHERE name = ANY ($2) ORDER BY place, name
+"""
+"""Which of these names are taken in the schema, tables first. One statement, so that a store that is made meanwhile is there whole
+or not at all: it asks no function that looks for itself (``to_regclass``). ``records``: has what ours has of each migration."""
 
 _FOLDER = Path(__file__).parent / "schema" / "postgres"
 
@@ -38,11 +57,12 @@ class MigrationCut(Cut):
 async def migrate(connection: Connection, place: PostgresPlace, *, must_exist: bool = False) -> None:
     """Bring the schema to the newest known state, within ``MIGRATION_S``; make it if it isn't there. Raises ``NewerSchema``,
     ``DamagedFile`` for one that other texts made, ``StoreUrlError`` for one that isn't there if it ``must_exist``, ``StoreError``:
-    ``schema_migrating`` while another process does it, ``schema_in_use`` if others hold locks on its tables. Each lock is waited
-    for as long as any statement waits; then nothing of the migration is there. Raises ``MigrationCut``, upon which
-    the caller ends the connection's backend and looks again, and ``Cut`` before anything was changed."""
+    ``schema_taken`` if names that it needs are another application's, ``schema_migrating`` while another process does it,
+    ``schema_in_use`` if others hold locks on its tables. Each lock is waited for as long as any statement waits; then nothing of
+    the migration is there. Raises ``MigrationCut``, upon which the caller ends the connection's backend and looks again, and
+    ``Cut`` before anything was changed."""
     known = known_migrations()
-    found = await _found(connection, place)
+    found = await _found(connection, place, known)
     if found is None and must_exist:
         raise StoreUrlError(
             place.shown,
@@ -58,18 +78,20 @@ async def migrate(connection: Connection, place: PostgresPlace, *, must_exist: b
 
 async def state_of(connection: Connection, place: PostgresPlace) -> str:
     """``absent``, ``older`` or ``current``. Raises as ``migrate``; changes nothing."""
-    found = await _found(connection, place)
+    known = known_migrations()
+    found = await _found(connection, place, known)
     if found is None:
         return "absent"
-    return "older" if _missing(found, known_migrations(), place) else "current"
+    return "older" if _missing(found, known, place) else "current"
 
 
 async def schema_of(connection: Connection, place: PostgresPlace) -> int:
     """The number of the schema's last migration; 0 if there is none. Raises as ``migrate``; changes nothing."""
-    found = await _found(connection, place)
+    known = known_migrations()
+    found = await _found(connection, place, known)
     if not found:
         return 0
-    _missing(found, known_migrations(), place)
+    _missing(found, known, place)
     return found[-1][0]
 
 
@@ -87,19 +109,39 @@ def missing_sql(place: PostgresPlace, found: int) -> str:
     return "\n".join(["BEGIN;", *parts, "COMMIT;\n"])
 
 
-async def _found(connection: Connection, place: PostgresPlace) -> list[tuple[int, str]] | None:
-    """The migrations on record; None without a store."""
-    table: Any = await answered(
-        connection,
-        connection.fetchval("SELECT to_regclass($1)::text", f'"{place.schema}".migrations'),
-        place,
+def names_made(migrations: list[tuple[int, str]]) -> frozenset[str]:
+    """What these create under a name of ours: tables, types, functions, indexes."""
+    return frozenset(name for _, text in migrations for name in _CREATES.findall(text))
+
+
+async def _found(
+    connection: Connection, place: PostgresPlace, known: list[tuple[int, str]]
+) -> list[tuple[int, str]] | None:
+    """The migrations on record; None without a store. Raises ``schema_taken`` if a name that is needed yet is another's."""
+    # Refused to a role that may not look into the schema, which else is passed over as if nothing were there.
+    await answered(
+        connection, connection.fetchval("SELECT to_regclass($1)::text", f'"{place.schema}".migrations'), place
     )
-    if table is None:
-        return None
-    rows = await answered(
-        connection, connection.fetch("SELECT number, sha256 FROM migrations ORDER BY number"), place
-    )
-    return [(row["number"], row["sha256"]) for row in rows]
+    names = ["migrations", *names_made(known)]
+    taken = await answered(connection, connection.fetch(_LOOK, place.schema, names), place)
+    rows: list[Any] = []
+    is_here = any(it["name"] == "migrations" and it["records"] for it in taken)
+    if is_here:
+        # After the look: what was made since is on record, and isn't taken for somebody else's.
+        rows = await answered(
+            connection, connection.fetch("SELECT number, sha256 FROM migrations ORDER BY number"), place
+        )
+    ours = names_made(known[: len(rows)]) | frozenset(("migrations",) if is_here else ())
+    for it in taken:
+        if it["name"] not in ours:
+            article = "an" if it["kind"] == "index" else "a"
+            raise StoreError(
+                "schema_taken",
+                f"schema {place.schema} is used by something else: {article} {it['kind']} {it['name']} is there, which isn't this "
+                "store's. Give the store a schema of its own (?schema=…). Nothing was changed",
+                path=place.shown,
+            )
+    return [(row["number"], row["sha256"]) for row in rows] if is_here else None
 
 
 def _missing(
@@ -146,12 +188,13 @@ async def _apply_alone(connection: Connection, place: PostgresPlace, known: list
     with contextlib.suppress(driver().PostgresError):
         async with connection.transaction():
             await connection.execute(_LOOK_FOR_CLIENT)
-    if await connection.fetchval("SELECT to_regnamespace($1) IS NULL", f'"{place.schema}"'):
-        await connection.execute(
-            f'CREATE SCHEMA "{place.schema}"'
-        )  # not asked for what is there: it needs rights
-    await connection.execute(_MIGRATIONS)
-    for number, text in _missing(await _found(connection, place) or [], known, place):
+    found = await _found(connection, place, known)
+    if found is None:
+        if await connection.fetchval("SELECT to_regnamespace($1) IS NULL", f'"{place.schema}"'):
+            # Not asked for what is there: it needs rights.
+            await connection.execute(f'CREATE SCHEMA "{place.schema}"')
+        await connection.execute(_MIGRATIONS)
+    for number, text in _missing(found or [], known, place):
         await connection.execute(text)
         await connection.execute("INSERT INTO migrations VALUES ($1, $2)", number, _digest(text))
 

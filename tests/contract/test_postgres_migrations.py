@@ -13,9 +13,10 @@ from tests.contract.log_writer import LogWriter
 from tests.postgres_server import OUT_OF_STEP, Server
 
 from boundloop.eventstore import postgres_link, postgres_migrate
-from boundloop.eventstore.location import open_store
+from boundloop.eventstore.location import connect_store, open_store
 from boundloop.eventstore.port import HostRow
 from boundloop.eventstore.postgres import PostgresStore
+from boundloop.eventstore.postgres_facts import server_facts
 from boundloop.eventstore.postgres_url import parse_postgres_url
 from boundloop.eventstore.upgrade import migrate_at, schema_at
 from boundloop.runtime.errors import StoreError
@@ -215,3 +216,115 @@ async def test_two_that_open_a_new_store_at_once_find_one(postgres: Server) -> N
     assert len({await store.identity() for store in stores}) == 1
     for store in stores:
         await store.close()
+
+
+MADE = """
+SELECT relname FROM pg_class JOIN pg_namespace AS n ON n.oid = relnamespace WHERE nspname = $1
+    AND NOT EXISTS (SELECT FROM pg_constraint WHERE conindid = pg_class.oid)
+    AND NOT EXISTS (SELECT FROM pg_depend WHERE objid = pg_class.oid AND deptype = 'i' AND relkind = 'S')
+UNION SELECT proname FROM pg_proc JOIN pg_namespace AS n ON n.oid = pronamespace WHERE nspname = $1
+"""
+"""All but what the server names by itself, which takes another name where that one is taken."""
+
+
+async def test_the_names_that_migrations_make_are_known_without_a_server(postgres: Server) -> None:
+    url = postgres.url()
+    await of_this_version(url)
+    async with raw_connection(url) as raw:
+        found = {row[0] for row in await raw.fetch(MADE, parse_postgres_url(url).schema)}
+    assert postgres_migrate.names_made(KNOWN) | {"migrations"} == found
+
+
+async def objects_in(url: str) -> set[str]:
+    async with raw_connection(url) as raw:
+        return {row[0] for row in await raw.fetch(MADE, parse_postgres_url(url).schema)}
+
+
+@pytest.mark.parametrize(
+    ("statement", "what"),
+    [
+        ("CREATE TABLE runs (id int)", "a table runs"),
+        ("CREATE TABLE migrations (id int PRIMARY KEY, name text)", "a table migrations"),
+        ("CREATE TABLE migrations (number text, sha256 text)", "a table migrations"),
+        ("CREATE VIEW migrations AS SELECT 1::bigint AS number, ''::text AS sha256", "a view migrations"),
+        ("CREATE SEQUENCE hosts", "a sequence hosts"),
+        (
+            "CREATE TABLE other (id int); CREATE INDEX runs_due ON other (id); CREATE INDEX runs_wake ON other (id)",
+            "an index runs_wake",
+        ),
+        ("CREATE TYPE claim_item AS ENUM ('a')", "a type claim_item"),
+        ("CREATE TYPE woken_run AS (a int)", "a type woken_run"),
+        ("CREATE FUNCTION note_put(a int) RETURNS int LANGUAGE sql AS 'SELECT 1'", "a function note_put"),
+    ],
+)
+async def test_a_schema_that_another_application_uses_is_refused_by_name_and_left_as_it_was(
+    postgres: Server, statement: str, what: str
+) -> None:
+    url = postgres.url()
+    schema = parse_postgres_url(url).schema
+    async with raw_connection(url) as raw:
+        await raw.execute(f"CREATE SCHEMA {schema}; {statement}")
+    before = await objects_in(url)
+    ways: list[Callable[[], Coroutine[Any, Any, object]]] = [
+        lambda: open_store(url),
+        lambda: connect_store(url, must_exist=True),
+        lambda: migrate_at(url),
+        lambda: schema_at(url),
+        lambda: server_facts(url),
+    ]
+    for way in ways:
+        with pytest.raises(StoreError) as caught:
+            await way()
+        assert caught.value.code == "schema_taken"
+        assert f"schema {schema} " in caught.value.message
+        assert f"{what} " in caught.value.message
+        assert "?schema=" in caught.value.message
+    assert await objects_in(url) == before
+
+
+async def test_a_schema_with_other_names_in_it_takes_a_store_beside_them(postgres: Server) -> None:
+    url = postgres.url()
+    async with raw_connection(url) as raw:
+        schema = parse_postgres_url(url).schema
+        await raw.execute(
+            f"CREATE SCHEMA {schema}; CREATE TABLE invoices (id int); CREATE TABLE run (id int)"
+        )
+    await of_this_version(url)
+    assert (await schema_at(url)).found == NEWEST
+
+
+async def test_a_name_that_a_later_migration_needs_is_refused_too(
+    postgres: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = postgres.url()
+    await of_this_version(url)
+    async with raw_connection(url) as raw:
+        await raw.execute("CREATE TABLE invoices (id int)")
+    plant(
+        monkeypatch,
+        "CREATE TABLE invoices (id int);\nDROP INDEX runs_ready;\nCREATE INDEX runs_ready ON runs (run_key);",
+    )
+    with pytest.raises(StoreError) as caught:
+        await open_store(url)
+    assert caught.value.code == "schema_taken"
+    assert "a table invoices " in caught.value.message
+    async with raw_connection(url) as raw:
+        await raw.execute("DROP TABLE invoices")
+    await of_this_version(url)
+    assert (await schema_at(url)).found == NEWEST + 1
+
+
+@pytest.mark.parametrize("is_made", [True, False])
+async def test_a_role_that_may_not_look_is_told_so_and_not_that_there_is_no_store(
+    postgres: Server, is_made: bool
+) -> None:
+    url = postgres.url()
+    schema = parse_postgres_url(url).schema
+    if is_made:
+        await of_this_version(url)
+    async with raw_connection(url) as raw:
+        await raw.execute(f"CREATE SCHEMA IF NOT EXISTS {schema}; CREATE ROLE of_{schema} LOGIN")
+    for must_exist in (True, False):
+        with pytest.raises(StoreError) as caught:
+            await PostgresStore.open(url.replace("//postgres@", f"//of_{schema}@"), must_exist=must_exist)
+        assert caught.value.code == "access_refused"
