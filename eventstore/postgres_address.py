@@ -19,7 +19,7 @@ TLS_FILES: Final = ("sslrootcert", "sslcert", "sslkey", "sslcrl")
 
 _OPTIONS: Final = frozenset(("host", "port", "sslmode", "schema", *TLS_FILES))
 _SSL_MODES: Final = ("allow", "disable", "prefer", "require", "verify-ca", "verify-full")
-_SCHEMA: Final = re.compile(r"[a-z_][a-z0-9_]{0,62}")
+_SCHEMA: Final = re.compile(r"(?!pg_)[a-z_][a-z0-9_]{0,62}")
 _IN_BRACKETS: Final = re.compile(r"\[[0-9A-Fa-f:.]+(?:%[\w.~%-]+)?\](?::([^:]+))?")
 _BARE_IPV6: Final = re.compile(r"[0-9A-Fa-f:.]+(?:%[\w.~%-]*)?")
 
@@ -88,7 +88,9 @@ def read_options(query: str) -> dict[str, str]:
 
 def _check_options(given: dict[str, str]) -> None:
     if not _SCHEMA.fullmatch(given.get("schema", DEFAULT_SCHEMA)):
-        raise AddressRefused("a schema's name is small letters, digits and _, at most 63")
+        raise AddressRefused(
+            "a schema's name is small letters, digits and _, at most 63; it begins with a letter or _, and not with pg_"
+        )
     if given.get("sslmode", "prefer") not in _SSL_MODES:
         raise AddressRefused(f"sslmode is one of {', '.join(_SSL_MODES)}")
     hosts = given["host"].split(",") if "host" in given else []

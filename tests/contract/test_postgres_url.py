@@ -21,6 +21,8 @@ def test_an_address_is_handed_to_the_driver_without_what_is_ours() -> None:
         place.shown == "postgres://app:***@h1:5432,h2/runs?schema=mine&sslmode=verify-full&sslrootcert=/a/b"
     )
     assert parse_postgres_url("postgresql:///runs?host=/run/pg").schema == "boundloop"
+    assert parse_postgres_url("postgresql:///runs?schema=pg").schema == "pg"
+    assert parse_postgres_url("postgresql:///runs?schema=_1").schema == "_1"
     assert parse_url("postgresql://h/runs").kind == "postgres"
 
 
@@ -144,6 +146,10 @@ def test_an_address_that_says_more_or_less_is_refused(url: str) -> None:
         ("postgresql://app@h/runs?sslmode=bogus", "sslmode is one of allow, disable, prefer, require"),
         ("postgresql://app%3Ax@h/runs", "a password may stand there"),
         ("postgresql://app@h", "there is no database name"),
+        ("postgresql://app@h/runs?schema=1abc", "begins with a letter or _"),
+        ("postgresql://app@h/runs?schema=pg_x", "not with pg_"),
+        ("postgresql://app@h/runs?schema=pg_catalog", "not with pg_"),
+        (f"postgresql://app@h/runs?schema={'x' * 64}", "at most 63"),
     ],
 )
 def test_what_refuses_an_address_says_what_is_wrong(url: str, says: str) -> None:
