@@ -196,12 +196,21 @@ class Refused(StoreError):
     again: bool = False
 
 
+def _ended(error: BaseException) -> str:
+    """Of an error of the driver itself. One that can't end a transaction because the connection is gone says so in terms of
+    its own; what ended it came before."""
+    before = error.__context__
+    if "closed" not in str(error):
+        return str(error)
+    return str(before) if isinstance(before, driver().PostgresError) else "the connection ended"
+
+
 def refused(error: BaseException, place: PostgresPlace) -> StoreError | Cut | BugError:
     """What an error of the driver means."""
     asyncpg = driver()
     if not isinstance(error, asyncpg.PostgresError):
         if isinstance(error, asyncpg.InterfaceError | asyncpg.InternalClientError):
-            return Cut(str(error)[:300])
+            return Cut(_ended(error)[:300])
         return BugError("store_bug", f"{type(error).__name__}: {error}"[:300])
     state = str(getattr(error, "sqlstate", "") or "")
     text = str(error)[:300]

@@ -123,7 +123,32 @@ async def test_a_migration_whose_connection_is_cut_is_ended_on_the_server_before
         await look.fetch("SELECT FROM runs")
     assert caught.value.code == "migration_cut"
     assert "nothing was changed" in caught.value.message
+    assert "(connection was closed in the middle of operation)" in caught.value.message
     assert (await schema_at(url)).found == NEWEST
+
+
+async def test_a_migration_whose_connection_the_server_ends_while_it_waits_says_why(
+    postgres: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = postgres.url()
+    await of_this_version(url)
+    plant(monkeypatch, "ALTER TABLE runs ADD COLUMN more bigint")
+    async with raw_connection(url) as host, host.transaction():
+        await host.execute("LOCK TABLE runs IN ROW EXCLUSIVE MODE")
+        opening = asyncio.create_task(open_store(url))
+        for _ in range(LOOKS):
+            await asyncio.sleep(0)
+            if await host.fetch(
+                "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE NOT granted AND relation = 'runs'::regclass"
+            ):
+                break
+        else:
+            raise AssertionError("it waits for nothing")
+        with pytest.raises(StoreError) as caught:
+            await opening
+    assert caught.value.code == "migration_cut"
+    assert "terminating connection due to administrator command)" in caught.value.message
+    assert "__" not in caught.value.message
 
 
 async def test_the_server_ends_a_migration_by_itself_whose_process_is_gone(
