@@ -58,7 +58,7 @@ async def inbox(
         ]
         out.rows(INBOX_COLUMNS, [*damaged, *(row_view(row) for row in found.rows)])
     if found.truncated:
-        out.note(f"There are more: --after {quoted(found.after)}")
+        out.alarm(f"There are more: --after {quoted(found.after)}")
     return DAMAGED if found.unread else OK
 
 

@@ -11,7 +11,7 @@ from ..runtime.orders import ShownPhase
 from ..runtime.stops import Outcome
 from .cli_output import OK
 from .cli_session import Session, on_store
-from .cli_text import cut, safe_text, span, when
+from .cli_text import cut, quoted, safe_text, span, when
 from .cli_time import MOMENT
 
 LOG_LINES_DEFAULT = 1_000
@@ -84,7 +84,7 @@ async def list_runs(
     page = await session.store.runs(where)
     session.out.rows(RUN_COLUMNS, [row_view(row) for row in page[:limit]])
     if len(page) > limit:
-        session.out.note(f"There are more: --after {safe_text(page[limit - 1].run_id)}")
+        session.out.alarm(f"There are more: --after {quoted(page[limit - 1].run_id)}")
     return OK
 
 
@@ -169,7 +169,7 @@ async def log(session: Session, run_id: str, after_seq: int, limit: int) -> int:
         ]
         out.rows(columns, rows)
     if len(lines) > limit:
-        out.note(f"There are more: --after {shown[-1].seq}")
+        out.alarm(f"There are more: --after {shown[-1].seq}")
     return code_of(found)
 
 

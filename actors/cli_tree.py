@@ -45,7 +45,7 @@ async def tree(session: Session, run_id: str, whole: bool) -> int:
     indent = out.form == "table"
     out.rows(COLUMNS, [_view(run, "  " * max(0, run.depth - top) if indent else "") for run in family.runs])
     if family.truncated:
-        out.note("There are more runs than are looked at.")
+        out.alarm("There are more runs than are looked at.")
     return DAMAGED if troubled else OK
 
 

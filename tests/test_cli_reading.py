@@ -11,6 +11,7 @@ import pytest
 from tests.command_line import NOON_MS, CommandLine, Done
 from tests.written_runs import WrittenRun, asking, finished, unknown
 
+from boundloop.eventstore import family
 from boundloop.eventstore.port import EventStore
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -95,6 +96,37 @@ def test_runs_are_filtered_and_paged(cli: CommandLine) -> None:
     assert listed("--limit", "2") == ["r3", "r2"]
     assert listed("--limit", "2", "--after", "r2") == ["r1"]
     assert "There are more: --after r2" in cli("runs", "list", "--limit", "2").out
+
+
+@pytest.mark.parametrize("arguments", [("runs", "list"), ("inbox",), ("log", "r2")], ids=" ".join)
+def test_a_page_that_is_not_the_last_says_so_beside_what_programs_parse(
+    cli: CommandLine, arguments: tuple[str, ...]
+) -> None:
+    async def build(store: EventStore) -> None:
+        for run_id in ("r1", "r2", "r 3"):
+            await asking(store, run_id)
+
+    cli.build(build, at_ms=NOON_MS)
+    said = cli(*arguments, "--limit", "1").out.splitlines()[-1]
+    assert said.startswith("There are more: --after ")
+    whole = cli(*arguments, "-o", "json").value
+    for form in ("json", "jsonl", "plain"):
+        done = cli(*arguments, "--limit", "1", "-o", form)
+        assert done.err == f"boundloop: {said}\n"
+        assert "There are more" not in done.out
+        assert cli(*arguments, "-o", form).err == ""
+    goes_on = shlex.split(said.partition(": ")[2])
+    rest = cli(*arguments, "-o", "json", *goes_on).value
+    assert rest == whole[1:]
+
+
+def test_a_tree_that_is_larger_than_is_looked_at_says_so(
+    cli: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cli.build(one_finished)
+    monkeypatch.setattr(family, "RUNS_MAX", 0)
+    assert cli("tree", "r1").out.endswith("\nThere are more runs than are looked at.\n")
+    assert cli("tree", "r1", "-o", "json").err == "boundloop: There are more runs than are looked at.\n"
 
 
 def test_runs_are_listed_by_outcome_and_time(cli: CommandLine) -> None:
