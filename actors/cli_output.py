@@ -197,8 +197,7 @@ class Output:
         code = exit_code_of(error)
         where = f" at {safe_text(scrubbed(error.path))}" if error.path else ""
         says = f": {safe_text(scrubbed(error.message))}" if error.message else ""
-        who = "" if code == USAGE else f" (to act: {_WHO[error.actor]})"  # the usage says it
-        self.to_stderr(f"{safe_text(error.code)}{where}{says}{who}")
+        self.to_stderr(f"{safe_text(error.code)}{where}{says} (to act: {_WHO[error.actor]})")
         if self.for_programs:
             fields = {
                 name: scrubbed(item) if isinstance(item, str) else item
