@@ -176,7 +176,7 @@ async def _apply(connection: Connection, place: PostgresPlace, known: list[tuple
         except (asyncpg.LockNotAvailableError, asyncpg.DeadlockDetectedError) as error:
             raise StoreError(
                 "schema_in_use",
-                "the schema must be migrated, and hosts or other sessions are at work in its tables: stop them first. "
+                "the schema must be migrated, and another session holds locks on its tables: open it again when that has ended. "
                 "Nothing was changed",
                 path=place.shown,
             ) from error
