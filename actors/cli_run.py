@@ -15,6 +15,7 @@ from ..runtime.canonical import JSON
 from ..runtime.commands import CommandAnswer, Resume
 from ..runtime.errors import BoundloopError, StoreError
 from ..runtime.events import AnyEvent, ModelResponded, tag_of
+from ..runtime.state import State
 from ..runtime.strict_json import JsonRefused, parse_object
 from .application import load_application, misfit
 from .cli_output import FAILED, LIMIT, OK, WAITING, Output, Refused
@@ -26,6 +27,8 @@ from .run_options import InputTrust
 from .streaming import Committed
 
 TEXT_CHARS_MAX: Final = 120
+OUTAGES_MAX: Final = 10
+"""So often one read is waited with until the store's server is back."""
 
 _LIMIT_REASONS: Final = (
     "max_turns",
@@ -199,8 +202,20 @@ class _Following:
         if not isinstance(event, ModelResponded):
             return event
         if self._judged is None:
-            self._judged = "answer" in self.runtime.state(self.run_id).pins.guarded
+            self._judged = "answer" in self._state().pins.guarded
         return msgspec.structs.replace(event, text="") if self._judged else event
+
+    def _state(self) -> State:
+        """Through a server that is away, as what is shown."""
+        for _ in range(OUTAGES_MAX):
+            try:
+                return self.runtime.state(self.run_id)
+            except StoreError as error:
+                if error.code != "store_unreachable":
+                    raise
+            with contextlib.closing(self.runtime.stream(self.run_id)) as reading:
+                next(reading, None)  # it waits within its bounds
+        return self.runtime.state(self.run_id)
 
     def _print(self, line: str) -> None:
         heard = self.out.heard

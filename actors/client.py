@@ -224,8 +224,8 @@ class Runtime:
         """The run's committed events from ``after_seq`` on (0: from its start), each once and in order, as they come.
 
         Ends when the run ends or stops; with ``until="rest"`` also when it waits for a person or another run. To go on
-        later, in this or another process, give the last ``seq`` as ``after_seq``. A slow reader misses nothing. Raises
-        ``RunNotFound``, ``StoreError``.
+        later, in this or another process, give the last ``seq`` as ``after_seq``. A slow reader misses nothing. A server that is away
+        is waited for as ``wait`` does it. Raises ``RunNotFound``, ``StoreError``.
         """
         reading = self._embedded.stream(id_of(run_id), after_seq, until)
         try:

@@ -25,7 +25,7 @@ from ..runtime.state import State
 from ..runtime.toolbox import Toolbox
 from . import wishes
 from .host import Host
-from .owners import Owners, Serving, StoreUse
+from .owners import OWNER_ANSWER_S, Owners, Serving, StoreUse
 from .owning import Owning, Parts
 from .pool_spec import Pool
 from .provisional import Mark
@@ -309,25 +309,26 @@ class Embedded:
                 await self._insist_on_a_host(run_id, until)
 
     async def _page(self, run_id: str, after_seq: int, row_seq: int, until: Until) -> Page:
-        return await self._owners.ask(
-            lambda serving: committed_from(serving.store, run_id, after_seq, row_seq, until)
+        return await self._owners.follow(
+            lambda serving: committed_from(serving.store, run_id, after_seq, row_seq, until),
+            within_s=OWNER_ANSWER_S,
         )
 
     async def _insist_on_a_host(self, run_id: str, until: Until) -> None:
         """Whether anybody can carry it on is asked now and then, or a reader could wait for ever."""
         with contextlib.suppress(StillRunning):
-            await self._owners.ask(lambda serving: serving.result(run_id, 0.0, until), within_s=None)
+            await self._owners.follow(lambda serving: serving.result(run_id, 0.0, until))
 
     async def _grown(self, run_id: str, after_seq: int, timeout_s: float) -> bool:
         """Wait for an append; False if none came in time."""
-        return await self._owners.ask(
-            lambda serving: serving.committed_after(run_id, after_seq, timeout_s), within_s=None
+        return await self._owners.follow(
+            lambda serving: serving.committed_after(run_id, after_seq, timeout_s)
         )
 
     async def _news(self, run_id: str, after_seq: int, mark: Mark, elsewhere: str) -> News:
         """Wait for an append, or for something that is shown."""
-        return await self._owners.ask(
-            lambda serving: serving.news(run_id, after_seq, mark, FOLLOW_S, elsewhere), within_s=None
+        return await self._owners.follow(
+            lambda serving: serving.news(run_id, after_seq, mark, FOLLOW_S, elsewhere)
         )
 
 

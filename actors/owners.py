@@ -49,6 +49,9 @@ OWNER_ANSWER_S: Final = 30.0
 FINAL: Final = frozenset(("other_store", "other_actor"))
 """What no further try changes."""
 
+UNREACHABLE: Final = "store_unreachable"
+"""The server can't be reached, and nothing was sent."""
+
 
 class Serving(Protocol):
     """What both halves can. ``broken``: of a bug, which whoever goes on here would meet again."""
@@ -236,13 +239,44 @@ class Owners:
             except StoreError as error:
                 if error.code not in GONE or not self._may_move(serving) or self.closed:
                     raise
-                self._owner_lost()  # whatever becomes of this call, somebody goes on looking
+                if serving is self._serving:
+                    self._owner_lost()  # whatever becomes of this call, somebody goes on looking
                 try:
                     async with asyncio.timeout_at(end_s):
                         await self._move_on(serving)
                 except TimeoutError:
                     raise error from None
         raise StoreError("owner_gone", "owners keep going away", path=shown_url(self.url))
+
+    async def follow(self, call: Callable[[Serving], Awaitable[T]], *, within_s: float | None = None) -> T:
+        """As ``ask``, for whoever only looks on: a server that is away is waited for as a wait does it, until this process's host has
+        to stop, ``MOVE_S`` at most, and then for the next host."""
+        return await self.ask(lambda serving: self._through(serving, call), within_s=within_s)
+
+    async def _through(self, serving: Serving, call: Callable[[Serving], Awaitable[T]]) -> T:
+        """The call, again and again while the server is away. Raises what the call raises, and ``host_lost`` once that is so."""
+        time = asyncio.get_running_loop().time
+        away_at: float | None = None
+        while True:
+            if self.closed:
+                raise closed()
+            failed = serving.failed if isinstance(serving, Owning) and self._may_move(serving) else None
+            if failed is not None:
+                raise failed
+            try:
+                return await call(serving)
+            except StoreError as error:
+                if (
+                    error.code != UNREACHABLE
+                    or not isinstance(serving, Owning)
+                    or not self._may_move(serving)
+                ):
+                    raise
+                if away_at is None:
+                    away_at = time()
+                if time() - away_at >= MOVE_S:
+                    raise
+            await asyncio.sleep(MOVE_PAUSE_S)
 
     async def _answered(self, call: Awaitable[T], within_s: float) -> T:
         time = asyncio.timeout(within_s)

@@ -484,6 +484,8 @@ class Owning:
         if self._cluster is not None and self._cluster.holds(run_id):
             return ""
         row = await store.run(run_id)
+        if host.failed is not None and (self._executors is not None or self._cluster is not None):
+            raise host.failed  # whose it is now, the next host knows
         return "" if row is None or row.owner == host.host_id else row.owner
 
     # --- what is heard ---------------------------------------------------------------------------------------------

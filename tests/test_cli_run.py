@@ -8,6 +8,9 @@ import pytest
 from tests.command_line import CommandLine
 
 from boundloop.actors.application import ApplicationError, load_application
+from boundloop.actors.client import Runtime
+from boundloop.runtime.errors import StoreError
+from boundloop.runtime.state import State
 
 APP = str(Path(__file__).parent / "application_under_test.py")
 
@@ -74,6 +77,24 @@ def test_an_answer_is_not_shown_before_it_is_judged(cli: CommandLine, form: str)
         assert "model_responded" in done.out
     [run] = cli("runs", "list", "-o", "json").value
     assert "SECRET" in cli("log", run["run"]).out, "the record has it"
+
+
+def test_a_server_that_is_away_as_the_first_answer_is_shown_is_waited_for(
+    cli: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether a run's answers are judged is read with the first of them."""
+    state, away = Runtime.state, [StoreError("store_unreachable", "for a while")]
+
+    def sometimes(runtime: Runtime, run_id: str) -> State:
+        if away:
+            raise away.pop()
+        return state(runtime, run_id)
+
+    monkeypatch.setattr(Runtime, "state", sometimes)
+    done = cli("run", f"{APP}:judged")
+    assert (done.code, away) == (0, [])
+    assert "SECRET" not in done.out + done.err
+    assert "model_responded" in done.out
 
 
 def test_the_input_and_the_operation_come_from_the_command_line(cli: CommandLine) -> None:
