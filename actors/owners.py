@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Awaitable, Callable
 from typing import Final, Protocol, TypeVar
 
@@ -29,6 +30,9 @@ from .streaming import News
 from .waiting import Until
 
 T = TypeVar("T")
+
+LOGGER: Final = logging.getLogger("boundloop.store")
+"""That a store is lost to a Runtime, and that its next host serves: each once, however often it is tried meanwhile."""
 
 MOVES_MAX: Final = 60
 """Owners that one call may be asked of, one after the other."""
@@ -136,6 +140,7 @@ class Owners:
         self._clock: Callable[[], int] | None = None
         self._finding: asyncio.Future[Serving] | None = None
         self._bug: StoreError | None = None
+        self._loss_told: Serving | None = None
 
     @property
     def address(self) -> str:
@@ -298,10 +303,25 @@ class Owners:
     def _owner_lost(self) -> None:
         """Found out without a call: the next owner is looked for at once, so that runs don't wait for one. Where there is
         none, whoever only serves is told."""
+        self._log_loss()
         if self._serving is not None and not self._may_move(self._serving):
             self._tell_of_loss()
         elif not self.closed and (self._mover is None or self._mover.done()):
             self._mover = asyncio.create_task(self._move_quietly())
+
+    def _log_loss(self) -> None:
+        serving = self._serving
+        if self.closed or not isinstance(serving, Owning) or serving is self._loss_told:
+            return
+        if serving.failed is None:
+            return
+        self._loss_told = serving
+        why = " ".join(serving.failed.message.split())
+        LOGGER.warning("%s is lost to this Runtime: %s", self._shown, why)
+
+    @property
+    def _shown(self) -> str:
+        return f"the store {shown_url(self.url)}" if self.url else "the store"
 
     def _tell_of_loss(self) -> None:
         for tell in tuple(self.told_of_loss):
@@ -351,6 +371,8 @@ class Owners:
                     raise self._bug from error
                 last = StoreError("owner_gone", f"no next owner: {error}"[:300], path=shown_url(self.url))
             else:
+                if self._loss_told is from_:
+                    LOGGER.warning("%s is back: this Runtime's next host serves", self._shown)
                 return
             if self._is_final(last, time() - began):
                 raise last

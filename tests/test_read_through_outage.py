@@ -8,6 +8,7 @@ They go on where they were once the server is back, with the next host if theirs
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -317,3 +318,40 @@ def test_the_command_that_follows_a_run_goes_on(
     assert shown == [str(seq) for seq in range(1, len(shown) + 1)]
     assert "run_terminated" in done.out
     assert "Half of an answer." in done.out
+
+
+def test_an_outage_is_logged_once_as_it_begins_and_once_as_it_is_over(
+    server: Server, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(owners, "MOVE_S", 0.1)
+    caplog.set_level(logging.INFO, "boundloop")
+    url = server.url().replace("postgres@", "postgres:s3cret@")
+    with Runtime(store=url, model=Writer()) as runtime:
+        first: Any = half_of(runtime).serving
+        server.kill()
+        until_lost(runtime)
+        for _ in range(2):  # a search that ended, and one more
+            with pytest.raises(StoreError, match="store_unreachable"):
+                runtime.start("go", limits=FREE)
+        lost = [record for record in caplog.records if record.name == "boundloop.store"]
+        server.start()
+        assert eventually(lambda: half_of(runtime).serving is not first, WITHIN_S)
+        assert eventually(lambda: len(logged(caplog)) > 1, WITHIN_S)
+    assert [record.levelname for record in lost] == ["WARNING"]
+    begins, over = logged(caplog)
+    shown = url.replace("s3cret", "***")
+    assert begins.startswith(f"the store {shown} is lost to this Runtime: ")
+    assert "store_unreachable" in begins
+    assert over == f"the store {shown} is back: this Runtime's next host serves"
+    assert "s3cret" not in caplog.text
+
+
+def logged(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.name == "boundloop.store"]
+
+
+def test_a_runtime_that_closes_logs_no_loss(server: Server, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "boundloop")
+    with Runtime(store=server.url(), model=Writer()) as runtime:
+        runtime.start("go", limits=FREE)
+    assert logged(caplog) == []
