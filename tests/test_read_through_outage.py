@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 import pytest
-from tests.attach_play import half_of
+from tests.attach_play import half_of, on_loop
 from tests.command_line import CommandLine
 from tests.postgres_server import Server, running
 from tests.ray.process_table import eventually
@@ -232,6 +232,51 @@ def test_a_follower_is_told_what_is_void_and_gets_the_next_attempts_text_without
     assert texts[1] == "Half of "
     assert "Half of an answer.".startswith(texts[2])
     assert seqs(items) == in_the_log(runtime)
+
+
+def moved_on(server: Server, runtime: Runtime) -> tuple[Any, Any]:
+    """The host that had to stop, and the next one, which has the run."""
+    old: Any = half_of(runtime).serving
+    server.kill()
+    until_lost(runtime)
+    server.start()
+    assert eventually(lambda: half_of(runtime).serving is not old, WITHIN_S)
+    assert eventually(lambda: half_of(runtime).serving.hosted("r1") is not None, WITHIN_S)
+    return old, half_of(runtime).serving
+
+
+def test_a_host_that_stopped_while_it_looked_takes_the_next_one_for_no_other_process(
+    server: Server, runtime: Runtime
+) -> None:
+    runtime.start("go", limits=FREE, run_id="r1")
+    old, new = moved_on(server, runtime)
+    assert on_loop(runtime, new._hosted_elsewhere("r1")) == ""
+    with pytest.raises(StoreError, match="host_lost"):
+        on_loop(runtime, old._hosted_elsewhere("r1"))
+
+
+def test_a_call_that_hears_late_of_a_lost_host_ends_not_the_next_one(
+    server: Server, runtime: Runtime
+) -> None:
+    runtime.start("go", limits=FREE, run_id="r1")
+    old, new = moved_on(server, runtime)
+    mine, asked = half_of(runtime)._owners, list[Any]()
+
+    async def late(serving: Any) -> None:
+        asked.append(serving)
+        if serving is old:
+            mine._serving = new
+            raise old.failed
+
+    async def ask() -> None:
+        mine._serving = old
+        before = mine._mover
+        await mine.ask(late)
+        assert mine._mover is before, "nobody looks for another one"
+
+    on_loop(runtime, ask())
+    assert asked == [old, new]
+    assert half_of(runtime).serving is new
 
 
 @pytest.mark.parametrize("reads", ["stream", "follow"])
