@@ -113,7 +113,12 @@ class Server:
     def out_of_step(self) -> list[str]:
         """Runs of any store of this server whose row isn't in itself as it should be."""
         with ThreadPoolExecutor(1) as aside:  # the caller may be on a loop
-            return aside.submit(asyncio.run, _out_of_step(self.url("public"))).result()
+            try:
+                return aside.submit(asyncio.run, _out_of_step(self.url("public"))).result()
+            except Exception:  # noqa: BLE001  the thread that had started it has ended, or one of its processes was killed
+                self.stop()
+                self.start()
+                return aside.submit(asyncio.run, _out_of_step(self.url("public"))).result()
 
     def kill(self) -> None:
         """The server and all its backends at once, without a farewell."""

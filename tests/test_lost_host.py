@@ -217,6 +217,7 @@ def test_what_an_effect_came_to_is_heard_where_its_run_failed_and_went_on_elsewh
     host.line.__dict__["append"] = _fails
     with pytest.raises(StoreError, match="frame_too_large"):
         host.rt.send(run_id, "hello")
+    host.settle()  # it gives the run up after it has told of the failure
     del host.line.__dict__["append"]
     other = site.open(host.model, [send])
     assert other.rest(run_id).reason == "outcome_unknown"

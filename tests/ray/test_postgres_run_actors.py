@@ -34,6 +34,7 @@ from boundloop.eventstore.location import connect_store
 from boundloop.eventstore.submit import decode_answer
 from boundloop.runtime import events as e
 from boundloop.runtime.commands import Cancel, encode_command
+from boundloop.runtime.errors import StoreError
 
 ray: Any = real_ray  # it has few types of its own
 WARM_TRIES: Final = 10
@@ -106,7 +107,15 @@ def test_a_command_from_elsewhere_is_decided_by_the_actor_that_has_the_run(
         finally:
             await store.close()
 
-    assert asyncio.run(cancel())
+    def accepted() -> bool:
+        try:
+            return asyncio.run(cancel())
+        except StoreError as error:
+            if error.code != "no_submit_handler":
+                raise
+            return False  # beside load it may go from one host to the next just then
+
+    assert eventually(accepted, WITHIN_S)
     assert runtime.result(run_id, WITHIN_S).outcome == "cancelled"
     until("the seat is free", lambda: run_id not in supervisor_of(runtime).seating.seat_of)
 
